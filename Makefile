@@ -1,0 +1,32 @@
+# make run · make test · make check · make install · make clean
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: install run test check format clean
+
+install: $(INSTALLED)
+
+# Made again when what it was made from changes.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+run: install
+	$(BIN)/fedseca aggregate examples/updates/*.safetensors --global examples/before.safetensors -o out/after.safetensors
+
+test: install
+	$(BIN)/python -m pytest -n 2
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv out build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,0 +1,49 @@
+"""COPOD-DOS: clients whose distances to the others look unlikely are weighed down."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedseca import ops
+from fedseca.aggregators.base import Aggregation, Aggregator, State, register
+from fedseca.errors import MissingDependency
+from fedseca.updates import Updates
+
+
+@register("copod_dos")
+@dataclass(frozen=True, kw_only=True)
+class CopodDos(Aggregator):
+    """The mean of all clients, each weighed by how unremarkable its distances to the others are.
+
+    r = (COPOD(M^S) + COPOD(M^E))/2 with M^S_ij = 1 − cos(g_i, g_j) and M^E_ij = ‖g_i − g_j‖; the weights are
+    softmax(−r) (Alkhunaizi et al. 2022). They fall with an outlier's rank, not with its size, so they give no bound.
+    Cost: O(K²·D). Needs PyOD.
+    """
+
+    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+        euclidean = ops.squared_distances(updates).sqrt()
+        score = (_copod(_cosine_distances(updates)) + _copod(euclidean)) / 2
+        weight = torch.softmax(-score, dim=0)
+        return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight, "score": score})
+
+
+def _cosine_distances(updates: Updates) -> Tensor:
+    """1 − cos(g_i, g_j) = ½·‖g_i/‖g_i‖ − g_j/‖g_j‖‖², which keeps its digits for close clients; 1 beside a zero."""
+    norms = ops.norms(updates)
+    zero = norms == 0
+    distances = ops.squared_distances(updates, scale=1 / torch.where(zero, 1.0, norms)) / 2
+    distances[zero, :] = 1
+    distances[:, zero] = 1
+    return distances.fill_diagonal_(0)
+
+
+def _copod(distances: Tensor) -> Tensor:
+    """The outlier score of each row of a distance matrix; a higher one is more of an outlier."""
+    try:
+        from pyod.models.copod import COPOD
+    except ImportError:
+        raise MissingDependency("copod_dos needs PyOD: pip install 'fedseca[detectors]'") from None
+    # The score does not depend on the scale, but the cube of a huge distance would overflow.
+    scaled = distances / distances.max().clamp(min=torch.finfo(torch.float64).tiny)
+    return torch.from_numpy(COPOD().fit(scaled.numpy()).decision_scores_).double()

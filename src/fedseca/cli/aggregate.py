@@ -1,0 +1,124 @@
+"""`fedseca aggregate`: update files in, one aggregate and a table of the clients out."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from safetensors.torch import save
+
+from fedseca.aggregators import AGGREGATORS, make_aggregator
+from fedseca.declare import unknown
+from fedseca.errors import InputError, ParameterError
+from fedseca.files import write_atomically
+from fedseca.server import Round, Server
+
+
+class Buffers(StrEnum):
+    """What happens to the running statistics of normalisation layers."""
+
+    median = "median"
+    aggregate = "aggregate"
+
+
+def aggregate(
+    files: Annotated[list[Path], typer.Argument(help="One safetensors file for each client.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the aggregate is written.", show_default=False)],
+    rule: Annotated[str, typer.Option(help="The rule; `fedseca list` shows them all.")] = "fedseca",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter of the rule.")
+    ] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option("--global", help="The global model before the round: the files are models then, not updates."),
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(help="η in w ← w − η·g̃, with --global.")] = 1.0,
+    buffers: Annotated[Buffers, typer.Option(help="Running statistics of normalisation layers.")] = Buffers.median,
+    seed: Annotated[int, typer.Option(help="Of the rules that draw at random.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Aggregate the update files of the clients, robustly.
+
+    A file that cannot be used (NaN, Inf, wrong shapes or names, damaged) is left out and named with the reason.
+    """
+    _check_paths(files, before, output)
+    made = make_aggregator(rule, memoryless=True, **parse_settings(rule, settings or []))
+    server = Server(made, learning_rate=learning_rate, buffers=buffers.value, seed=seed)
+    out = server.aggregate(files, before=before)
+    result = out.update if before is None else out.model
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(output, save({name: value.contiguous().cpu() for name, value in result.items()}))
+    if as_json:
+        report = {"rule": made.name, "hyperparameters": made.values(), "output": str(output), "clients": out.records()}
+        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        _show(out, made.name, output, model=before is not None)
+
+
+def parse_settings(rule: str, settings: list[str]) -> dict[str, Any]:
+    """`["sparsity=0.9"]` as `{"sparsity": 0.9}`, in the declared types."""
+    declared = AGGREGATORS[rule].hyperparameters()
+    values = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ParameterError(f"--set takes NAME=VALUE; found {setting!r}")
+        if name not in declared:
+            raise ParameterError(unknown(f"hyperparameter of {rule}", name, declared))
+        values[name] = declared[name].parse(text)
+    return values
+
+
+def _check_paths(files: list[Path], before: Path | None, output: Path) -> None:
+    """A file that is not there is a slip of the caller; one that is there but broken is a client's fault."""
+    inputs = [*files, *([before] if before is not None else [])]
+    for path in inputs:
+        if not path.is_file():
+            raise InputError(f"{path}: {'is a folder, give its files' if path.is_dir() else 'no such file'}")
+        if output.exists() and output.samefile(path):
+            raise InputError(f"{output}: is one of the inputs; choose another --output")
+    if output.is_dir():
+        raise InputError(f"{output}: is a folder; --output takes the name of a file")
+
+
+_HEADINGS = {"rho": "trust ρ", "clip_factor": "clipped to", "norm": "norm", "adopted": "adopted"}
+_SHARES = {"weight", "adopted"}
+
+
+def _show(out: Round, rule: str, output: Path, *, model: bool) -> None:
+    console = Console(highlight=False)
+    columns = [name for name, values in out.clients.items() if values.ndim == 1]
+    title = f"{rule}: {len(out.client_ids)} clients admitted, {len(out.rejected)} rejected"
+    table = Table(title=title, title_justify="left")
+    table.add_column("client", style="bold", overflow="fold")
+    table.add_column("verdict")
+    for name in columns:
+        table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
+    for record in out.records():
+        word, colour = _verdict(record)
+        cells = (_cell(name, record.get(name)) for name in columns)
+        table.add_row(Text(record["client"]), Text(word, style=colour), *cells)
+    console.print(table)
+    for rejection in out.rejected:
+        # What a client sent is shown as plain text, never as markup.
+        console.print(Text(f"{rejection.client_id} was rejected: {rejection.reason}", style="red"), soft_wrap=True)
+    what = "new global model" if model else "aggregated update"
+    console.print(Text(f"{what} written to {output}"), soft_wrap=True)
+
+
+def _verdict(record: dict[str, Any]) -> tuple[str, str]:
+    if not record["admitted"]:
+        return "rejected", "red"
+    return ("suspect", "yellow") if record["suspect"] else ("admitted", "green")
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.1%}" if name in _SHARES else f"{value:.4g}"

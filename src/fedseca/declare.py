@@ -1,0 +1,232 @@
+"""Hyperparameters, declared once, and the registries of what declares them.
+
+A rule or an attack is a frozen dataclass whose fields are made with `param`. The constructor's check, the command
+line, `fedseca list`, the docs' tables and the bad values of the contract suite are all derived from that declaration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import numbers
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from fedseca.errors import ParameterError, UnknownName
+
+_SAME = object()
+_METADATA = "fedseca.param"
+
+
+def param(
+    default: Any,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    help: str,
+    memoryless: Any = _SAME,
+) -> Any:
+    """A hyperparameter's one declaration: default, bounds or choices, and a line of help.
+
+    `memoryless` is the default where nothing is remembered between calls (`fedseca.aggregate`).
+    """
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    declared = {"bounds": bounds, "choices": choices, "help": help, "memoryless": memoryless}
+    return dataclasses.field(default=default, metadata={_METADATA: declared})
+
+
+_COMPARE: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "ge": ("≥", lambda value, bound: value >= bound),
+    "gt": (">", lambda value, bound: value > bound),
+    "le": ("≤", lambda value, bound: value <= bound),
+    "lt": ("<", lambda value, bound: value < bound),
+}
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """One declared hyperparameter of one class."""
+
+    owner: str
+    name: str
+    type: type
+    optional: bool
+    default: Any
+    memoryless: Any
+    bounds: Mapping[str, float]
+    choices: tuple[str, ...] | None
+    help: str
+
+    @property
+    def allowed(self) -> str:
+        """What the value may be, for people."""
+        if self.choices is not None:
+            text = " | ".join(self.choices)
+        elif self.type is bool:
+            text = "true | false"
+        else:
+            limits = [f"{_COMPARE[kind][0]} {bound:g}" for kind, bound in self.bounds.items()]
+            text = " ".join([{"int": "integer"}.get(self.type.__name__, self.type.__name__), ", ".join(limits)]).strip()
+        return f"{text} | none" if self.optional else text
+
+    def _refuse(self, found: Any) -> ParameterError:
+        return ParameterError(f"{self.owner}: {self.name} must be {self.allowed}; found {found!r}")
+
+    def check(self, value: Any) -> Any:
+        """The value in its declared type, or a `ParameterError` that says what is allowed."""
+        if value is None and self.optional:
+            return None
+        expected = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
+        valid = isinstance(value, expected) and (self.type is bool or not isinstance(value, bool))
+        if valid and self.type is float:
+            valid = math.isfinite(value)
+        if not valid:
+            raise self._refuse(value)
+        if self.choices is not None and value not in self.choices:
+            raise self._refuse(value)
+        if any(not _COMPARE[kind][1](value, bound) for kind, bound in self.bounds.items()):
+            raise self._refuse(value)
+        return self.type(value)
+
+    def parse(self, text: str) -> Any:
+        """The value written as `text` on a command line."""
+        word = text.strip().lower()
+        if self.optional and word == "none":
+            return None
+        if self.type is bool:
+            if word not in ("true", "false"):
+                raise self._refuse(text)
+            return word == "true"
+        try:
+            value = self.type(text.strip())
+        except ValueError:
+            raise self._refuse(text) from None
+        return self.check(value)
+
+    def bad_values(self) -> Iterator[Any]:
+        """Values that must be refused, generated from the declaration."""
+        yield from ([], object())
+        if not self.optional:
+            yield None
+        if self.type is not str:
+            yield "many"
+        if self.choices is not None:
+            yield "no such " + self.name
+        if self.type is not bool:
+            yield True
+        if self.type is int:
+            yield from (0.5, math.nan)
+        if self.type is float:
+            yield from (math.nan, math.inf, -math.inf)
+        for kind, bound in self.bounds.items():
+            step = 1 if self.type is int else 1e-6
+            yield self.type(bound + {"ge": -step, "gt": 0, "le": step, "lt": 0}[kind])
+
+
+class Declared:
+    """The base of whatever declares hyperparameters with `param`: checks them when it is made."""
+
+    name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for declared in self.hyperparameters().values():
+            object.__setattr__(self, declared.name, declared.check(getattr(self, declared.name)))
+
+    @classmethod
+    def hyperparameters(cls) -> dict[str, Hyperparameter]:
+        """The declared hyperparameters by name."""
+        hints = typing.get_type_hints(cls)
+        found = {}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
+            declared = field.metadata.get(_METADATA)
+            if declared is None:
+                raise TypeError(f"{cls.__name__}.{field.name} must be declared with param(...)")
+            kind, optional = _plain_type(hints[field.name])
+            memoryless = field.default if declared["memoryless"] is _SAME else declared["memoryless"]
+            bounds = {key: bound for key, bound in declared["bounds"].items() if bound is not None}
+            found[field.name] = Hyperparameter(
+                owner=cls.name or cls.__name__,
+                name=field.name,
+                type=kind,
+                optional=optional,
+                default=field.default,
+                memoryless=memoryless,
+                bounds=bounds,
+                choices=declared["choices"],
+                help=declared["help"],
+            )
+        return found
+
+    def values(self) -> dict[str, Any]:
+        """This instance's hyperparameters, ready for JSON."""
+        return {name: getattr(self, name) for name in self.hyperparameters()}
+
+
+def _plain_type(hint: Any) -> tuple[type, bool]:
+    """`int | None` as (int, True); `int` as (int, False)."""
+    if isinstance(hint, types.UnionType):
+        (kind,) = [part for part in typing.get_args(hint) if part is not type(None)]
+        return kind, True
+    return hint, False
+
+
+T = TypeVar("T", bound=Declared)
+
+
+class Registry(Mapping[str, type[T]], Generic[T]):
+    """Names and the classes behind them. Being registered means being listed and being tested."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._classes: dict[str, type[T]] = {}
+
+    def register(self, name: str) -> Callable[[type[T]], type[T]]:
+        """Class decorator: make the class known under `name`."""
+
+        def add(cls: type[T]) -> type[T]:
+            known = self._classes.get(name)
+            if known is not None:
+                raise ValueError(f"{self.kind} {name!r} is registered already, by {known.__module__}.{known.__name__}")
+            cls.name = name
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    def __getitem__(self, name: str) -> type[T]:
+        try:
+            return self._classes[name]
+        except (KeyError, TypeError):
+            raise UnknownName(unknown(self.kind, name, self)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._classes))
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def make(self, name: str, /, *, memoryless: bool = False, **values: Any) -> T:
+        """An instance by name. An unknown hyperparameter is an error that lists the known ones."""
+        cls = self[name]
+        declared = cls.hyperparameters()
+        for given in values:
+            if given not in declared:
+                raise ParameterError(unknown(f"hyperparameter of {name}", given, declared))
+        if memoryless:
+            values = {key: p.memoryless for key, p in declared.items() if p.memoryless != p.default} | values
+        return cls(**values)
+
+
+def unknown(kind: str, found: object, known: Iterable[str]) -> str:
+    """The message for a name nobody knows: the nearest known one, then all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(str(found), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"unknown {kind} {found!r}{hint} Known: {', '.join(names) or 'none'}"

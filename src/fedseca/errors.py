@@ -1,0 +1,55 @@
+"""Everything that fedseca raises on purpose. Each message is one line: what, what was found, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class FedsecaError(Exception):
+    """The base of every error raised on purpose."""
+
+
+class InputError(FedsecaError, ValueError):
+    """The caller handed in something that cannot be used."""
+
+
+class ParameterError(InputError):
+    """A hyperparameter that is unknown, of the wrong type or out of bounds."""
+
+
+class UnknownName(InputError, KeyError):
+    """A name that is not registered."""
+
+    def __str__(self) -> str:  # KeyError would show the message in quotes
+        return str(self.args[0])
+
+
+class StateError(FedsecaError, ValueError):
+    """A saved state that does not belong to this server, or is broken."""
+
+
+class MissingDependency(FedsecaError, ImportError):
+    """An optional library that a rule needs is not installed."""
+
+
+class Rejection(NamedTuple):
+    """One client left out of a round, and why."""
+
+    client_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.client_id} ({self.reason})"
+
+
+class NotEnoughClients(FedsecaError):
+    """Too few clients were admitted for the rule; `rejected` names the others with the reason."""
+
+    def __init__(self, rule: str, required: int, admitted: int, rejected: Sequence[Rejection]) -> None:
+        self.rule, self.required, self.admitted, self.rejected = rule, required, admitted, tuple(rejected)
+        left_out = "; ".join(str(r) for r in self.rejected)
+        super().__init__(
+            f"{rule} needs at least {required} clients, {admitted} of {admitted + len(self.rejected)} were admitted"
+            + (f"; rejected: {left_out}" if left_out else "")
+        )

@@ -1,0 +1,35 @@
+"""The primitives that every rule is written in. Each streams over blocks of coordinates."""
+
+from fedseca.ops.reference import (
+    Merge,
+    MergePlan,
+    Selection,
+    dots,
+    elect_and_merge,
+    magnitude_quantiles,
+    median,
+    norms,
+    paired_distances,
+    residual_norms,
+    sign_agreement,
+    squared_distances,
+    trimmed_mean,
+    weighted_sum,
+)
+
+__all__ = [
+    "Merge",
+    "MergePlan",
+    "Selection",
+    "dots",
+    "elect_and_merge",
+    "magnitude_quantiles",
+    "median",
+    "norms",
+    "paired_distances",
+    "residual_norms",
+    "sign_agreement",
+    "squared_distances",
+    "trimmed_mean",
+    "weighted_sum",
+]

@@ -1,0 +1,252 @@
+"""The primitives in plain torch, on any device, as their equations say.
+
+Blocks come in float32 or better. Whatever is summed over coordinates or clients is summed in float64 (where the device
+has it), so that neither 1e±30 nor many coordinates spoil a result. Numbers per client live on the CPU in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedseca.updates import Updates
+
+
+def _precise(values: Tensor, device: torch.device | None = None) -> Tensor:
+    """The values in the dtype that sums are made in."""
+    device = device or values.device
+    return values.to(device, torch.float32 if device.type == "mps" else torch.float64)
+
+
+def _column(values: Tensor, block: Tensor) -> Tensor:
+    """K numbers as a column beside a K×b block, on its device."""
+    return _precise(values, block.device)[:, None]
+
+
+def _empty(updates: Updates) -> Tensor:
+    return torch.empty(updates.dim, dtype=updates.dtype, device=updates.device)
+
+
+def norms(updates: Updates) -> Tensor:
+    """‖g_k‖₂ (K)"""
+    squares = torch.zeros(len(updates), dtype=torch.float64)
+    for _, block in updates.blocks():
+        squares += _precise(block).square().sum(dim=1).cpu()
+    return squares.sqrt()
+
+
+def dots(left: Updates, right: Updates) -> Tensor:
+    """⟨a_i, b_j⟩ (K_a × K_b)"""
+    total = torch.zeros(len(left), len(right), dtype=torch.float64)
+    for _, a, b in _together(left, right):
+        total += (_precise(a) @ _precise(b).T).cpu()
+    return total
+
+
+def squared_distances(updates: Updates, scale: Tensor | None = None) -> Tensor:
+    """‖s_i·g_i − s_j·g_j‖² (K × K), from the differences themselves.
+
+    The expansion ‖x‖² + ‖y‖² − 2⟨x, y⟩ would lose everything where clients are close to each other.
+    """
+    total = torch.zeros(len(updates), len(updates), dtype=torch.float64)
+    for _, block in updates.blocks():
+        rows = _precise(block)
+        if scale is not None:
+            rows = rows * _column(scale, rows)
+        for k in range(len(updates)):
+            squares = (rows[k + 1 :] - rows[k]).square_().sum(dim=1).cpu()
+            total[k, k + 1 :] += squares
+            total[k + 1 :, k] += squares
+    return total
+
+
+def residual_norms(updates: Updates, weights: Tensor) -> Tensor:
+    """‖g_k − Σ_l w_l·g_l‖₂ (K): one read, and the weighted sum is never stored."""
+    squares = torch.zeros(len(updates), dtype=torch.float64)
+    for _, block in updates.blocks():
+        rows = _precise(block)
+        centre = (rows * _column(weights, rows)).sum(dim=0)
+        squares += (rows - centre).square_().sum(dim=1).cpu()
+    return squares.sqrt()
+
+
+def paired_distances(updates: Updates, others: Updates, shift: Tensor) -> Tensor:
+    """‖g_k − (h_k + shift)‖₂ (K)"""
+    squares = torch.zeros(len(updates), dtype=torch.float64)
+    for where, a, b in _together(updates, others):
+        expected = _precise(b) + _precise(shift[where], b.device)
+        squares += (_precise(a) - expected).square_().sum(dim=1).cpu()
+    return squares.sqrt()
+
+
+def weighted_sum(updates: Updates, weights: Tensor) -> Tensor:
+    """Σ_k w_k·g_k (D)"""
+    result = _empty(updates)
+    for where, block in updates.blocks():
+        rows = _precise(block)
+        result[where] = (rows * _column(weights, rows)).sum(dim=0).to(result.dtype)
+    return result
+
+
+def sign_agreement(updates: Updates) -> Tensor:
+    """Σ_j sgn(g_i^j)·sgn(g_l^j) (K × K), in whole numbers: D·ω"""
+    total = torch.zeros(len(updates), len(updates), dtype=torch.int64)
+    for _, block in updates.blocks():
+        signs = block.sign().float()  # sums of ±1 are exact in float32 up to 2²⁴, more than a block is wide
+        total += (signs @ signs.T).to(torch.int64).cpu()
+    return total
+
+
+def magnitude_quantiles(updates: Updates, quantile: float) -> Tensor:
+    """The γ-quantile of |g_k^1| … |g_k^D| for each client (K), interpolated linearly, for any D."""
+    position = quantile * (updates.dim - 1)
+    below = math.floor(position)
+    above, fraction = min(below + 1, updates.dim - 1), position - below
+    found = []
+    for k in range(len(updates)):
+        magnitudes = updates.row(k).abs()
+        low = float(magnitudes.kthvalue(below + 1).values)
+        high = float(magnitudes.kthvalue(above + 1).values)
+        # The nearer end is the one that is started from, so that both ends are met exactly.
+        gap = high - low
+        found.append(low + gap * fraction if fraction < 0.5 else high - gap * (1 - fraction))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A coordinate-wise selection and, for each client, the share of the selected values that were its own."""
+
+    update: Tensor
+    share: Tensor
+
+
+def median(updates: Updates) -> Selection:
+    """The coordinate-wise median, the lower middle value for an even count; equal values share a coordinate."""
+    result = _empty(updates)
+    chosen = torch.zeros(len(updates), dtype=torch.float64)
+    for where, block in updates.blocks():
+        middle = block.median(dim=0).values
+        result[where] = middle.to(result.dtype)
+        mine = _precise((block == middle).float())
+        chosen += (mine / mine.sum(dim=0)).sum(dim=1).cpu()
+    return Selection(result, chosen / updates.dim)
+
+
+def trimmed_mean(updates: Updates, trim: int) -> Selection:
+    """The coordinate-wise mean without the `trim` largest and the `trim` smallest values."""
+    result = _empty(updates)
+    kept = len(updates) - 2 * trim
+    chosen = torch.zeros(len(updates), dtype=torch.float64)
+    for where, block in updates.blocks():
+        values, owners = block.sort(dim=0)
+        inner = _precise(values[trim : trim + kept])
+        result[where] = (inner / kept).sum(dim=0).to(result.dtype)
+        chosen += owners[trim : trim + kept].reshape(-1).bincount(minlength=len(updates)).cpu()
+    return Selection(result, chosen / (kept * updates.dim))
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """The few numbers per client that `elect_and_merge` needs; a pass over the updates gives them."""
+
+    clip_factor: Tensor
+    """min[1, τ/‖g_k‖] (K)"""
+    threshold: Tensor | None
+    """λ_k (K), what a magnitude must exceed to survive; None: everything survives"""
+    ballots: Tensor | None
+    """The whole number of votes of each client (K); None: there is no election"""
+    shares: Tensor | None = None
+    """δ_k (K), the same for every coordinate, where there is no election"""
+    clamp: bool = True
+    """Whether magnitudes are bounded by μ, their median after clipping"""
+    clamp_clipped: bool = True
+    """Whether it is the clipped gradient that is clamped and merged, or the raw one"""
+    survives_at_threshold: bool = False
+    """Whether |g| = λ survives"""
+    survivors_vote: bool = False
+    """Whether only the coordinates that survive vote"""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What was merged, and how each client took part."""
+
+    update: Tensor
+    survived: Tensor
+    """How many of its coordinates survived sparsification (K)"""
+    adopted: Tensor
+    """How many of these entered the result (K)"""
+    share: Tensor
+    """Its mean share of the coordinates that anyone entered (K); sums to 1 unless nobody did"""
+
+
+def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
+    """Elect the sign of each coordinate and average the variance-reduced sparse gradients that agree with it."""
+    result = _empty(updates)
+    survived = torch.zeros(len(updates), dtype=torch.int64)
+    adopted = torch.zeros(len(updates), dtype=torch.int64)
+    share, taken = torch.zeros(len(updates), dtype=torch.float64), 0
+    for where, raw in updates.blocks():
+        survives = _survives(raw, plan)
+        reduced = _clip_and_clamp(raw, plan)
+        # What is zero takes no part: a raw zero, or one clamped to a median of zero. (A product that underflowed does.)
+        present = survives & (raw != 0)
+        entering = present & (reduced != 0).any(dim=0)
+        if plan.ballots is not None:
+            # δ_k^j = I(s^j·g̈_k^j > 0)
+            entering &= _elected_sign(raw, survives, plan.ballots, plan.survivors_vote) == raw.sign()
+            delta = _precise(entering)
+        else:
+            assert plan.shares is not None
+            delta = _column(plan.shares, raw).expand_as(raw)
+            entering &= delta > 0
+        # g̃^j = Σ_k δ_k^j·g̈_k^j / Σ_k δ_k^j, and 0 where nobody is left
+        sparse = torch.where(survives, _precise(reduced), 0)
+        total = delta.sum(dim=0)
+        result[where] = ((delta * sparse).sum(dim=0) / torch.where(total > 0, total, 1)).to(result.dtype)
+
+        survived += present.sum(dim=1).cpu()
+        adopted += entering.sum(dim=1).cpu()
+        mine = delta * entering
+        anyone = entering.any(dim=0)
+        share += (mine / torch.where(anyone, mine.sum(dim=0), 1)).sum(dim=1).cpu()
+        taken += int(anyone.sum())
+    return Merge(result, survived, adopted, share / max(1, taken))
+
+
+def _survives(raw: Tensor, plan: MergePlan) -> Tensor:
+    """I(|g_k^j| > λ_k)"""
+    if plan.threshold is None:
+        return torch.ones_like(raw, dtype=torch.bool)
+    magnitudes, threshold = _precise(raw.abs()), _column(plan.threshold, raw)
+    return magnitudes >= threshold if plan.survives_at_threshold else magnitudes > threshold
+
+
+def _clip_and_clamp(raw: Tensor, plan: MergePlan) -> Tensor:
+    """ĝ_k = g_k·min[1, τ/‖g_k‖], then ḡ_k^j = sgn(ĝ_k^j)·min[μ^j, |ĝ_k^j|] with μ^j = median_k |ĝ_k^j|"""
+    clipped = raw * _column(plan.clip_factor, raw).to(raw.dtype)
+    values = clipped if plan.clamp_clipped else raw
+    if not plan.clamp:
+        return values
+    bound = clipped.abs().median(dim=0).values
+    return values.clamp(-bound, bound)
+
+
+def _elected_sign(raw: Tensor, survives: Tensor, ballots: Tensor, survivors_vote: bool) -> Tensor:
+    """s^j = sgn Σ_k ρ_k·sgn(g_k^j), counted in whole numbers (K·ρ_k is one): a tie is a tie, and elects 0."""
+    votes = raw.sign().to(torch.int32) * _column(ballots, raw).to(torch.int32)
+    if survivors_vote:
+        votes = torch.where(survives, votes, 0)
+    return votes.sum(dim=0).sign().to(raw.dtype)
+
+
+def _together(left: Updates, right: Updates) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """The blocks of two sets of updates over the same coordinates."""
+    rows = left.with_rows((*left.rows, *right.rows), (*left.client_ids, *right.client_ids))
+    for where, block in rows.blocks():
+        yield where, block[: len(left)], block[len(left) :]

@@ -1,0 +1,44 @@
+"""Rules and attacks from files outside the package."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from fedseca.errors import InputError
+
+ENVIRONMENT = "FEDSECA_PLUGINS"
+
+
+def load_plugin(plugin: str | Path) -> None:
+    """Run a Python file, or import a module by name; what it registers is known from then on."""
+    path = Path(plugin)
+    if path.suffix != ".py":
+        try:
+            importlib.import_module(str(plugin))
+        except ImportError as problem:
+            raise InputError(f"plugin {plugin}: {problem}; give a .py file or an importable module") from None
+        return
+    if not path.is_file():
+        raise InputError(f"plugin {plugin}: no such file")
+    name = f"fedseca_plugin_{path.resolve().as_posix().strip('/').replace('/', '_').removesuffix('.py')}"
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as problem:
+        del sys.modules[name]
+        raise InputError(f"plugin {plugin}: {type(problem).__name__}: {problem}") from problem
+
+
+def load_from_environment() -> None:
+    """Load what FEDSECA_PLUGINS names, separated as in PATH."""
+    for plugin in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
+        load_plugin(plugin)

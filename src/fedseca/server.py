@@ -1,0 +1,239 @@
+"""`Server`: a rule with its memory over the rounds, and `aggregate`, one round of it without any."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedseca.aggregators import Aggregation, Aggregator, State, make_aggregator
+from fedseca.errors import InputError, NotEnoughClients, Rejection, StateError
+from fedseca.files import write_atomically
+from fedseca.layout import BufferPolicy
+from fedseca.screening import Screening, screen
+
+_FORMAT = 1
+_MANIFEST = "server.json"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What came of one round."""
+
+    update: Any
+    """The aggregated update, in the form the clients' came in: a vector, or a state dict."""
+    model: Any
+    """The new global model, complete; None unless the model before the round was given."""
+    client_ids: tuple[str, ...]
+    """The admitted clients, in the order of the diagnostics."""
+    clients: Mapping[str, Tensor]
+    """Diagnostics by name, one number for each admitted client (K), or for each pair (K × K)."""
+    rejected: tuple[Rejection, ...]
+    suspects: tuple[str, ...]
+    """The admitted clients that the rule itself calls malicious."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat record for each client, the rejected ones included, ready for JSON."""
+        columns = {name: values.tolist() for name, values in self.clients.items() if values.ndim == 1}
+        admitted = [
+            {"client": client_id, "admitted": True, "suspect": client_id in self.suspects}
+            | {name: _json_number(values[k]) for name, values in columns.items()}
+            for k, client_id in enumerate(self.client_ids)
+        ]
+        return admitted + [{"client": r.client_id, "admitted": False, "reason": r.reason} for r in self.rejected]
+
+
+def _json_number(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+class Server:
+    """A rule, what it remembers between rounds, and the round's number.
+
+    >>> server = Server("fedseca", momentum=0.5)
+    >>> out = server.aggregate(torch.randn(3, 100), client_ids=["a", "b", "c"])
+    >>> out.update.shape, out.rejected
+    (torch.Size([100]), ())
+    """
+
+    def __init__(
+        self,
+        rule: str | Aggregator = "fedseca",
+        /,
+        *,
+        learning_rate: float = 1.0,
+        buffers: BufferPolicy = "median",
+        seed: int = 0,
+        **hyperparameters: Any,
+    ) -> None:
+        """`learning_rate` is η in w ← w − η·g̃. `buffers` says what happens to the running statistics of
+        normalisation layers: their median over the clients, or "aggregate" like the weights."""
+        self.rule = make_aggregator(rule, **hyperparameters)
+        if buffers not in ("median", "aggregate"):
+            raise InputError(f"buffers must be median | aggregate; found {buffers!r}")
+        if not (np.isfinite(learning_rate) and learning_rate > 0):
+            raise InputError(f"learning_rate must be a finite number above 0; found {learning_rate!r}")
+        self.learning_rate, self.buffers, self.seed = float(learning_rate), buffers, int(seed)
+        self.round = 0
+        self._state: State = {}
+        self._dim: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Server({self.rule}, round {self.round})"
+
+    def aggregate(
+        self,
+        updates: Any,
+        client_ids: Sequence[object] | None = None,
+        *,
+        before: Any = None,
+        weights: Sequence[float] | None = None,
+    ) -> Round:
+        """One round: screen the clients, aggregate the admitted ones, remember.
+
+        `updates` are pseudo-gradients g_k = w_before − w_k: a (K, D) matrix, K vectors, K state dicts or K safetensors
+        files. With `before`, the global model that the clients started from, they are the clients' models instead,
+        and the answer has the new global `model`. Too few admitted clients: `NotEnoughClients`, and nothing changes.
+        """
+        if weights is not None and not self.rule.takes_weights:
+            raise InputError(f"{self.rule.name} weighs no client by a given number: leave out weights")
+        screening = screen(updates, client_ids, before=before, weights=weights, buffers=self.buffers)
+        admitted = screening.updates
+        if len(admitted) < self.rule.min_clients():
+            raise NotEnoughClients(self.rule.name, self.rule.min_clients(), len(admitted), screening.rejected)
+        if self._state and admitted.dim != self._dim:
+            raise InputError(f"this server remembers updates of {self._dim} coordinates; found {admitted.dim}")
+        state = self._state or self.rule.init(admitted.dim)
+        answer = self.rule.aggregate(admitted, state, self._generator())
+        out = self._finish(screening, answer)
+        self._state, self._dim = answer.state, admitted.dim
+        self.round += 1
+        return out
+
+    def _generator(self) -> torch.Generator:
+        """A generator of this round's own: a restored server draws what an unbroken one would have drawn."""
+        seed = int(np.random.SeedSequence([self.seed, self.round]).generate_state(1, np.uint64)[0])
+        return torch.Generator().manual_seed(seed >> 1)
+
+    def _finish(self, screening: Screening, answer: Aggregation) -> Round:
+        updates, layout = screening.updates, screening.updates.layout
+        beside = updates.medians_beside()
+        model = None
+        if screening.before is not None:
+            # w ← w − η·g̃
+            start = layout.flatten(screening.before, updates.compute_dtype)
+            stepped = start - self.learning_rate * answer.update.to(updates.compute_dtype)
+            model = _outward(layout.unflatten(stepped, beside), screening.is_numpy)
+        return Round(
+            update=_outward(layout.unflatten(answer.update, beside), screening.is_numpy),
+            model=model,
+            client_ids=updates.client_ids,
+            clients={"norm": screening.norms, **answer.clients},
+            rejected=screening.rejected,
+            suspects=answer.suspects,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on later: whose state it is, the round, and the rule's tensors (copies)."""
+        return {
+            "format": _FORMAT,
+            "rule": self.rule.name,
+            "hyperparameters": self.rule.values(),
+            "seed": self.seed,
+            "round": self.round,
+            "dim": self._dim,
+            "state": {name: value.clone() for name, value in self._state.items()},
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a saved state. One of another rule, hyperparameter or seed is refused."""
+        ours = {"format": _FORMAT, "rule": self.rule.name, **self.rule.values(), "seed": self.seed}
+        theirs = {key: saved.get(key) for key in ("format", "rule")} | dict(saved.get("hyperparameters") or {})
+        theirs["seed"] = saved.get("seed")
+        for key, value in ours.items():
+            if theirs.get(key) != value:
+                raise StateError(
+                    f"the saved state is of {key}={theirs.get(key)!r}, this server has {key}={value!r}; "
+                    f"make the server as it was when it was saved"
+                )
+        try:
+            state = {str(name): value.clone() for name, value in saved["state"].items()}
+            self.round, self._dim, self._state = int(saved["round"]), saved["dim"], state
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            raise StateError(f"the saved state is broken: {problem!r}") from None
+
+    def save(self, folder: str | Path) -> None:
+        """Write the state into a folder. Whenever it is cut off, the folder holds the old state or the new one."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        saved = self.state_dict()
+        tensors = {name: value.contiguous().cpu() for name, value in saved.pop("state").items()}
+        # The manifest is written last and names the tensors' file: replacing it is the moment of change.
+        content = save(tensors)
+        saved["tensors"] = f"state-{_digest(content)}.safetensors"
+        write_atomically(folder / saved["tensors"], content)
+        write_atomically(folder / _MANIFEST, json.dumps(saved, indent=1).encode())
+        for old in folder.glob("state-*.safetensors"):
+            if old.name != saved["tensors"]:
+                old.unlink(missing_ok=True)
+
+    def load(self, folder: str | Path) -> Server:
+        """Go on from a folder that `save` wrote; returns the server itself."""
+        manifest = Path(folder) / _MANIFEST
+        try:
+            saved = json.loads(manifest.read_text())
+            file = manifest.with_name(Path(saved.pop("tensors")).name)
+            content = file.read_bytes()
+            saved["state"] = load(content)
+        except FileNotFoundError as problem:
+            raise StateError(f"no saved server in {folder}: {Path(problem.filename).name} is missing") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as problem:
+            raise StateError(f"the saved server in {folder} cannot be read: {problem}") from None
+        if file.name != f"state-{_digest(content)}.safetensors":
+            raise StateError(f"the saved server in {folder} is damaged: {file.name} is not what was written")
+        self.load_state_dict(saved)
+        return self
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _outward(arrays: dict[str, Tensor], is_numpy: bool) -> Any:
+    """Arrays in the form the clients' came in."""
+    values: dict[str, Any] = {k: v.cpu().numpy() for k, v in arrays.items()} if is_numpy else dict(arrays)
+    return values[""] if list(values) == [""] else values
+
+
+def aggregate(
+    updates: Any,
+    rule: str | Aggregator = "fedseca",
+    *,
+    client_ids: Sequence[object] | None = None,
+    before: Any = None,
+    weights: Sequence[float] | None = None,
+    buffers: BufferPolicy = "median",
+    seed: int = 0,
+    **hyperparameters: Any,
+) -> Any:
+    """The robust aggregate of K updates, in the form they came in, with no memory of earlier calls.
+
+    `updates`: a (K, D) tensor or array, K vectors, K state dicts or K safetensors files. They are differences to the
+    global model; if they are the clients' models, give the global model `before`, and the answer is the new one.
+    Clients that cannot be used are left out; `Server` says who and why.
+
+    >>> aggregate(torch.tensor([[1.0, -2.0], [3.0, -4.0], [2.0, 9.0]]), rule="cwmed")
+    tensor([ 2., -2.])
+    """
+    made = make_aggregator(rule, memoryless=True, **hyperparameters)
+    out = Server(made, buffers=buffers, seed=seed).aggregate(updates, client_ids, before=before, weights=weights)
+    return out.update if before is None else out.model
