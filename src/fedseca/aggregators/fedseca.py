@@ -65,10 +65,10 @@ class FedSECA(Aggregator):
 
         diagnostics = {
             "weight": merge.share,
-            "rho": ballots / len(updates),
+            "rho": ballots.double() / len(updates),
             "clip_factor": factor,
-            "adopted": merge.adopted / merge.survived.clamp(min=1),
-            "concordance": agreement / updates.dim,
+            "adopted": merge.adopted_share(),
+            "concordance": agreement.double() / updates.dim,
         }
         if self.momentum == 0:
             return Aggregation(merge.update, diagnostics)
@@ -98,7 +98,9 @@ class FedSECA(Aggregator):
             clip_factor=factor,
             threshold=ops.magnitude_quantiles(updates, self.sparsity) if sparse else None,
             ballots=ballots if elects else None,
-            shares=None if elects else (ballots.double() if self.election else torch.ones(len(updates))),
+            shares=None
+            if elects
+            else (ballots.double() if self.election else torch.ones(len(updates), dtype=torch.float64)),
             clamp=self.clamp and self.vrs,
             clamp_clipped=not released,
             survives_at_threshold=released,

@@ -184,6 +184,10 @@ class Merge:
     share: Tensor
     """Its mean share of the coordinates that anyone entered (K); sums to 1 unless nobody did"""
 
+    def adopted_share(self) -> Tensor:
+        """Which share of each client's surviving coordinates entered (K); 0 if none survived."""
+        return self.adopted.double() / self.survived.clamp(min=1)
+
 
 def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
     """Elect the sign of each coordinate and average the variance-reduced sparse gradients that agree with it."""
@@ -194,9 +198,8 @@ def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
     for where, raw in updates.blocks():
         survives = _survives(raw, plan)
         reduced = _clip_and_clamp(raw, plan)
-        # What is zero takes no part: a raw zero, or one clamped to a median of zero. (A product that underflowed does.)
         present = survives & (raw != 0)
-        entering = present & (reduced != 0).any(dim=0)
+        entering = present & ~_vanishes(raw, plan)
         if plan.ballots is not None:
             # δ_k^j = I(s^j·g̈_k^j > 0)
             entering &= _elected_sign(raw, survives, plan.ballots, plan.survivors_vote) == raw.sign()
@@ -235,6 +238,14 @@ def _clip_and_clamp(raw: Tensor, plan: MergePlan) -> Tensor:
         return values
     bound = clipped.abs().median(dim=0).values
     return values.clamp(-bound, bound)
+
+
+def _vanishes(raw: Tensor, plan: MergePlan) -> Tensor:
+    """Where g̈ is exactly 0 although g is not: τ = 0, or μ^j = 0. Told from the raw values: a product may underflow."""
+    vanishes = _column(plan.clip_factor, raw).expand_as(raw) == 0 if plan.clamp_clipped else torch.zeros_like(raw) > 0
+    if plan.clamp:
+        vanishes = vanishes | ((raw == 0).sum(dim=0) > (len(raw) - 1) // 2)
+    return vanishes
 
 
 def _elected_sign(raw: Tensor, survives: Tensor, ballots: Tensor, survivors_vote: bool) -> Tensor:

@@ -1,0 +1,217 @@
+"""Whatever a client sends, the round goes on with the others, and a person can read why it was left out."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save, save_file
+
+import fedseca
+from fedseca.errors import InputError, NotEnoughClients
+from fedseca.screening import screen
+
+
+def good(seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "fc.weight": torch.randn(2, 3, generator=generator),
+        "fc.bias": torch.randn(2, generator=generator),
+        "bn.running_var": torch.rand(2, generator=generator),
+        "bn.num_batches_tracked": torch.tensor(4),
+    }
+
+
+def changed(**changes):
+    """A good client with some arrays replaced (`fc__bias=…`), or left out (None)."""
+    state = good(9) | {name.replace("__", "."): value for name, value in changes.items()}
+    return {name: value for name, value in state.items() if value is not None}
+
+
+NAN, INF = float("nan"), float("inf")
+
+BAD_STATES = {
+    "NaN": (
+        changed(fc__weight=torch.tensor([[1.0, NAN, 2], [NAN, 3, INF]])),
+        "2 NaN and 1 Inf, first at fc.weight[0, 1]",
+    ),
+    "Inf": (changed(fc__bias=torch.tensor([1.0, -INF])), "1 Inf, first at fc.bias[1]"),
+    "NaN buffer": (changed(bn__running_var=torch.tensor([1.0, NAN])), "1 NaN, first at buffer bn.running_var[1]"),
+    "shape": (changed(fc__bias=torch.ones(3)), "shape (3,) of 'fc.bias', expected (2,)"),
+    "transposed": (changed(fc__weight=torch.ones(3, 2)), "shape (3, 2) of 'fc.weight', expected (2, 3)"),
+    "missing": (changed(fc__bias=None), "missing key 'fc.bias'"),
+    "several missing": (changed(fc__bias=None, fc__weight=None, x=torch.ones(1)), "missing key 'fc.weight' and 1 more"),
+    "extra": (changed(backdoor=torch.ones(3)), "extra key 'backdoor'"),
+    "reordered": (dict(reversed(good(3).items())), "keys reordered, first at 'bn.num_batches_tracked'"),
+    "integer weights": (changed(fc__bias=torch.ones(2).long()), "dtype int64 of 'fc.bias', expected floating point"),
+    "float counter": (
+        changed(bn__num_batches_tracked=torch.tensor(4.0)),
+        "dtype float32 of 'bn.num_batches_tracked', expected integer",
+    ),
+    "complex": (changed(fc__bias=torch.ones(2, dtype=torch.complex64)), "dtype complex64 is not supported"),
+    "sparse": (changed(fc__bias=torch.ones(2).to_sparse()), "'fc.bias' is a sparse or data-less tensor"),
+    "meta": (changed(fc__bias=torch.ones(2, device="meta")), "'fc.bias' is a sparse or data-less tensor"),
+    "text": (changed(fc__bias="hello"), "'fc.bias' is a str, expected a tensor or array"),
+    "object array": (changed(fc__bias=np.array([None, {}])), "'fc.bias' dtype object is not supported"),
+    "empty": ({}, "empty: no floating-point coordinate in it"),
+    "only counters": ({"n": torch.tensor(1)}, "empty: no floating-point coordinate in it"),
+    "no coordinates": ({"w": torch.ones(0)}, "empty: no floating-point coordinate in it"),
+    "nothing": (None, "is a NoneType, expected a vector, a state dict or a safetensors file"),
+    "a number": (3.0, "is a float, expected a vector"),
+    "a vector": (torch.ones(10), "missing key 'fc.weight' and 3 more"),
+    "key that is no text": ({1: torch.ones(3)}, "key 1 is not a name"),
+    "too large for float32": (
+        changed(fc__bias=torch.tensor([1e300, 0], dtype=torch.float64)),
+        "1 Inf, first at fc.bias[0]",
+    ),
+}
+
+
+@pytest.mark.parametrize("position", [0, 1, 3])
+@pytest.mark.parametrize("fault", BAD_STATES)
+def test_a_bad_client_is_left_out_and_the_others_are_aggregated(fault, position):
+    bad, reason = BAD_STATES[fault]
+    clients = [good(k) for k in range(3)]
+    expected = fedseca.Server("cwmed").aggregate(clients).update
+    clients.insert(position, bad)
+    ids = ["a", "b", "c"]
+    ids.insert(position, "mallory")
+    out = fedseca.Server("cwmed").aggregate(clients, ids)
+    assert [r.client_id for r in out.rejected] == ["mallory"]
+    assert reason in out.rejected[0].reason
+    assert out.client_ids == ("a", "b", "c")
+    assert all(torch.equal(out.update[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("fault", BAD_STATES)
+def test_with_the_global_model_at_hand_even_a_majority_of_bad_clients_decides_nothing(fault):
+    bad, _ = BAD_STATES[fault]
+    out = fedseca.Server("fedavg").aggregate([bad, bad, good(1), bad], before=good(0))
+    assert out.client_ids == ("2",) and len(out.rejected) == 3
+    assert all(torch.allclose(out.model[name], good(1)[name]) for name in good(1))
+
+
+BAD_VECTORS = [
+    (torch.ones(4), "shape (4,), expected (3,)"),
+    (torch.ones(3, 1), "shape (3, 1) is not one-dimensional"),
+    (torch.tensor(1.0), "shape () is not one-dimensional"),
+    (torch.ones(3).int(), "dtype int32 is not floating point"),
+    (torch.ones(3).bool(), "dtype bool is not floating point"),
+    (torch.ones(0), "empty"),
+    (np.array(["a", "b", "c"]), "dtype <U1 is not supported"),
+    (torch.tensor([1.0, NAN, NAN]), "2 NaN, first at coordinate 1"),
+    ({"w": torch.ones(3)}, "missing key ''"),
+    ([1.0, 2.0, 3.0], "is a list"),
+]
+
+
+@pytest.mark.parametrize(("bad", "reason"), BAD_VECTORS)
+def test_bad_vectors(bad, reason):
+    clients = [torch.ones(3), bad, torch.ones(3) * 3]
+    out = fedseca.Server("fedavg").aggregate(clients)
+    assert len(out.rejected) == 1 and reason in out.rejected[0].reason
+    assert torch.equal(out.update, torch.full((3,), 2.0))
+
+
+def test_two_answers_of_one_client_count_once():
+    out = fedseca.Server("fedavg").aggregate(torch.tensor([[1.0], [2.0], [9.0]]), ["a", "b", "a"])
+    assert out.update == 1.5
+    assert [str(r) for r in out.rejected] == ["a (duplicate id, the first is kept)"]
+
+
+def test_precision_is_no_fault_and_a_minority_does_not_decide_it():
+    rows = [torch.ones(2), torch.ones(2, dtype=torch.float64), torch.ones(2), torch.ones(2).half()]
+    out = fedseca.Server("fedavg").aggregate(rows)
+    assert not out.rejected and out.update.dtype == torch.float32
+
+
+def test_clients_that_differ_in_precision_alone_are_one_majority():
+    honest = [torch.ones(2).to(dtype) for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)]
+    out = fedseca.Server("fedavg").aggregate([*[torch.ones(5)] * 3, *honest])
+    assert len(out.rejected) == 3 and out.update.shape == (2,)
+
+
+@pytest.mark.parametrize("value", [1e200, -1e308])
+@pytest.mark.parametrize("rule", ["rfa", "huber", "cclip", "krum", "fedseca", "copod_dos"])
+def test_one_float64_client_cannot_overflow_the_distances(value, rule):
+    matrix = torch.randn(6, 8, dtype=torch.float64)
+    matrix[2, 1] = value
+    out = fedseca.Server(rule).aggregate(matrix)
+    assert "too large to compute with" in out.rejected[0].reason and out.update.isfinite().all()
+
+
+def test_an_update_too_large_for_half_precision_is_left_out():
+    before = torch.full((2,), 60000.0).half()
+    models = torch.stack([before, before, -before])
+    out = fedseca.Server("fedavg").aggregate(models, before=before)
+    assert [r.reason for r in out.rejected] == ["2 Inf, first at coordinate 0"] and torch.equal(out.model, before)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, NAN, INF])
+def test_a_declared_weight_is_screened_too(weight):
+    out = fedseca.Server("fedavg").aggregate(torch.tensor([[1.0], [5.0], [3.0]]), weights=[1, weight, 1])
+    assert out.update == 2 and "expected a finite number above 0" in out.rejected[0].reason
+
+
+def test_too_few_clients_are_named_with_the_reason_and_nothing_changes():
+    server = fedseca.Server("krum", num_byzantine=1)
+    matrix = torch.randn(5, 7)
+    matrix[1, 3], matrix[4, 0] = NAN, INF
+    with pytest.raises(NotEnoughClients) as refused:
+        server.aggregate(matrix, ["a", "b", "c", "d", "e"])
+    assert str(refused.value) == (
+        "krum needs at least 4 clients, 3 of 5 were admitted; "
+        "rejected: b (1 NaN, first at coordinate 3); e (1 Inf, first at coordinate 0)"
+    )
+    assert (refused.value.required, refused.value.admitted) == (4, 3) and server.round == 0
+
+
+def test_nobody_at_all():
+    with pytest.raises(NotEnoughClients, match="0 of 0"):
+        fedseca.aggregate([])
+    with pytest.raises(NotEnoughClients, match=r"0 of 2 were admitted; rejected: 0 \(is a NoneType"):
+        fedseca.aggregate([None, None])
+
+
+def test_files_that_are_broken(tmp_path):
+    for k in range(3):
+        save_file(good(k), tmp_path / f"good-{k}.safetensors")
+    content = save(good(5))
+    broken = {
+        "cut": content[:-3],
+        "header": b"\xff" * 8 + content[8:],
+        "empty": b"",
+        "pickle": b"\x80\x04\x95\x00cposix\nsystem\n(S'touch pwned'\ntR.",
+    }
+    for name, bad in broken.items():
+        (tmp_path / f"{name}.safetensors").write_bytes(bad)
+    out = fedseca.Server("fedavg").aggregate(sorted(tmp_path.iterdir()))
+    assert out.client_ids == ("good-0", "good-1", "good-2")
+    assert {r.client_id for r in out.rejected} == set(broken)
+    assert all(r.reason.startswith("not a readable safetensors file") for r in out.rejected)
+
+
+def test_the_order_of_keys_in_files_means_nothing(tmp_path):
+    save_file(good(1), tmp_path / "a.safetensors")
+    out = fedseca.Server("fedavg").aggregate([tmp_path / "a.safetensors"], before=good(0))
+    assert not out.rejected and list(out.model) == list(good(0))
+
+
+def test_a_reason_cannot_carry_escape_sequences_or_a_novel():
+    nasty = {"\x1b[2Jw\nx" + "y" * 5000: torch.ones(1)}
+    out = fedseca.Server("fedavg").aggregate([good(0), good(1) | nasty, {**good(2), "fc.bias": "\x1b"}])
+    assert len(out.rejected) == 2
+    for rejection in out.rejected:
+        assert rejection.reason.isprintable() and len(rejection.reason) <= 200
+
+
+def test_the_callers_own_mistakes_are_errors():
+    with pytest.raises(InputError, match="the global model before the round holds NaN or Inf"):
+        screen(torch.ones(2, 3), before=torch.tensor([1.0, NAN, 2]))
+    with pytest.raises(InputError, match="the global model before the round: empty"):
+        screen(torch.ones(2, 3), before=torch.ones(0))
+    with pytest.raises(InputError, match="2 updates but 1 weights"):
+        screen(torch.ones(2, 3), weights=[1.0])
+
+
+def test_norms_are_measured_on_the_way():
+    matrix = torch.randn(3, 1000)
+    assert torch.allclose(screen(matrix).norms, matrix.double().norm(dim=1), rtol=1e-12)
