@@ -4,7 +4,6 @@ from fedseca import ops
 from fedseca.aggregators import AGGREGATORS, Aggregation, Aggregator, make_aggregator, register
 from fedseca.declare import param
 from fedseca.errors import FedsecaError, NotEnoughClients
-from fedseca.plugins import load_from_environment as _load_from_environment
 from fedseca.server import Round, Server, aggregate
 from fedseca.updates import Updates
 
@@ -25,5 +24,3 @@ __all__ = [
     "param",
     "register",
 ]
-
-_load_from_environment()

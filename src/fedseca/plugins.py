@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
 from fedseca.errors import InputError
-
-ENVIRONMENT = "FEDSECA_PLUGINS"
 
 
 def load_plugin(plugin: str | Path) -> None:
@@ -36,9 +33,3 @@ def load_plugin(plugin: str | Path) -> None:
     except BaseException as problem:
         del sys.modules[name]
         raise InputError(f"plugin {plugin}: {type(problem).__name__}: {problem}") from problem
-
-
-def load_from_environment() -> None:
-    """Load what FEDSECA_PLUGINS names, separated as in PATH."""
-    for plugin in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
-        load_plugin(plugin)

@@ -1,6 +1,7 @@
 """FedSECA against its oracle, in both variants and all ablations, and each step against numbers computed by hand."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,12 @@ from tests.oracle import equations
 from tests.oracle.matrices import assert_close, generic, matrices
 
 SWITCHES = ("concordance", "coordinatewise", "election", "vrs", "clip", "clamp")
-ABLATIONS = [{}, *({switch: False} for switch in SWITCHES), {"clip": False, "clamp": False}, {"sparsity": 0.0}]
+ABLATIONS: list[dict[str, Any]] = [
+    {},
+    *({switch: False} for switch in SWITCHES),
+    {"clip": False, "clamp": False},
+    {"sparsity": 0.0},
+]
 VARIANTS = ("paper", "released")
 PRECISION = {torch.float64: 1e-12, torch.float32: 1e-6}
 

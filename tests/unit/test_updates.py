@@ -1,6 +1,7 @@
 """`Updates`: every form an update comes in is the same matrix, read in blocks, never written to."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_every_form_is_the_same_matrix(tmp_path, dtype):
     for k, state in enumerate(states(matrix)):
         save_file(state, tmp_path / f"site-{k}.safetensors")
     files = sorted(tmp_path.iterdir())
-    forms = {
+    forms: dict[str, Any] = {
         "matrix": matrix,
         "vectors": list(matrix),
         "state dicts": states(matrix),
@@ -79,7 +80,7 @@ def test_ids_are_text_and_files_are_named_by_their_stem(tmp_path):
 
 def test_files_stay_mapped(tmp_path):
     """Reading the header of a large file brings nothing of it into memory."""
-    save_file({"w": torch.zeros(8_000_000)}, tmp_path / "large.safetensors")
+    save_file({"w": torch.zeros(24_000_000)}, tmp_path / "large.safetensors")
 
     def anonymous() -> int:
         with open("/proc/self/status") as status:
@@ -89,7 +90,7 @@ def test_files_stay_mapped(tmp_path):
     updates = Updates.collect([tmp_path / "large.safetensors"])
     for _, block in updates.blocks():
         assert not block.any()
-    assert anonymous() - before < 16_000  # kB; the file has 32 MB
+    assert anonymous() - before < 40_000  # kB; the file has 96 MB
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -99,9 +100,9 @@ def test_the_answer_has_the_form_of_the_question_and_its_own_memory(rule, dtype)
     expected = fedseca.aggregate(matrix, rule=rule)
     assert expected.dtype == dtype
     original = matrix.clone()
-    questions = [list(matrix), states(matrix)] + (
-        [] if dtype is torch.bfloat16 else [matrix.numpy(), list(matrix.numpy())]
-    )
+    questions: list[Any] = [list(matrix), states(matrix)]
+    if dtype is not torch.bfloat16:
+        questions += [matrix.numpy(), list(matrix.numpy())]
     for question in questions:
         answer = fedseca.aggregate(question, rule=rule)
         if isinstance(answer, dict):

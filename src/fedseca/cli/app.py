@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,8 +26,11 @@ app = typer.Typer(
 @app.callback()
 def common(
     plugin: Annotated[
-        list[str] | None,
-        typer.Option(help="A .py file or module that registers rules of your own; may be given more than once."),
+        list[Path] | None,
+        typer.Option(
+            envvar="FEDSECA_PLUGINS",
+            help="A .py file or module that registers rules of your own; may be given more than once.",
+        ),
     ] = None,
 ) -> None:
     for each in plugin or ():

@@ -1,0 +1,158 @@
+"""The command line as people and programs use it: real processes, real files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fedseca
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "examples" / "rules" / "norm_median.py"
+EXAMPLES = sorted((ROOT / "examples" / "updates").glob("*.safetensors"))
+BEFORE = ROOT / "examples" / "before.safetensors"
+
+
+def run(*arguments, **environment) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedseca.cli import main; main()", *map(str, arguments)]
+    settings = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=120)
+
+
+@pytest.fixture
+def files(tmp_path) -> list[Path]:
+    generator = torch.Generator().manual_seed(0)
+    for k in range(5):
+        save_file({"w": torch.randn(4, 5, generator=generator)}, tmp_path / f"site-{k}.safetensors")
+    return sorted(tmp_path.iterdir())
+
+
+def test_the_examples_as_make_run_does(tmp_path):
+    out = tmp_path / "new" / "after.safetensors"
+    done = run("aggregate", *EXAMPLES, "--global", BEFORE, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert "6 clients admitted, 1 rejected" in done.stdout
+    assert "broken was rejected: 4 NaN, first at 0.weight[3, 5]" in done.stdout
+    expected = fedseca.aggregate(EXAMPLES, before=BEFORE)
+    written = load_file(out)
+    assert written.keys() == expected.keys()
+    assert all(torch.equal(written[name], expected[name]) for name in written)
+
+
+def test_the_table_shows_who_is_trusted(tmp_path):
+    done = run("aggregate", *EXAMPLES, "--global", BEFORE, "-o", tmp_path / "out", "--json")
+    clients = {record["client"]: record for record in json.loads(done.stdout)["clients"]}
+    assert clients["malicious"]["rho"] == 0 and clients["malicious"]["clip_factor"] < 0.2
+    assert all(clients[site]["rho"] > 0.5 for site in ("amber", "birch", "cedar", "dune", "elm"))
+    assert clients["broken"] == {"client": "broken", "admitted": False, "reason": "4 NaN, first at 0.weight[3, 5]"}
+
+
+def test_updates_and_hyperparameters(files, tmp_path):
+    out = tmp_path / "out.safetensors"
+    done = run("aggregate", *files, "--rule", "cwtm", "--set", "trim=0.4", "-o", out, "--json")
+    report = json.loads(done.stdout)
+    assert report["rule"] == "cwtm" and report["hyperparameters"] == {"trim": 0.4}
+    matrix = torch.stack([load_file(file)["w"] for file in files])
+    assert torch.allclose(load_file(out)["w"], matrix.sort(dim=0).values[2])
+
+
+def test_no_memory_means_no_momentum(files, tmp_path):
+    done = run("aggregate", *files, "-o", tmp_path / "out", "--json")
+    assert json.loads(done.stdout)["hyperparameters"]["momentum"] == 0
+
+
+BAD = {
+    "unknown rule": (["--rule", "fedsecca"], "unknown rule 'fedsecca'; did you mean 'fedseca'?"),
+    "unknown parameter": (["--set", "sparsty=0.9"], "unknown hyperparameter of fedseca 'sparsty'; did you mean 'spars"),
+    "out of bounds": (["--set", "sparsity=1.5"], "fedseca: sparsity must be float ≥ 0, < 1; found 1.5"),
+    "no value": (["--set", "sparsity"], "--set takes NAME=VALUE; found 'sparsity'"),
+    "too few": (["--rule", "krum", "--set", "num_byzantine=9"], "krum needs at least 12 clients, 5 of 5 were admitted"),
+    "no such file": (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
+    "a folder": (["."], "is a folder, give its files"),
+    "bad rate": (["--learning-rate", "nan"], "learning_rate must be a finite number above 0; found nan"),
+    "missing global": (["--global", "nowhere"], "nowhere: no such file"),
+    "broken global": (["--global", str(PLUGIN)], "the global model before the round: not a readable safetensors file"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(files, tmp_path, fault):
+    arguments, message = BAD[fault]
+    before = sorted(tmp_path.rglob("*"))
+    done = run("aggregate", *files, *arguments, "-o", tmp_path / "sub" / "out")
+    assert done.returncode == 2
+    assert message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_output_that_would_destroy_an_input_is_refused(files):
+    content = files[2].read_bytes()
+    done = run("aggregate", *files, "-o", files[2])
+    assert done.returncode == 2 and "is one of the inputs" in done.stderr and files[2].read_bytes() == content
+
+
+def test_an_output_that_cannot_be_written(files, tmp_path):
+    done = run("aggregate", *files, "-o", tmp_path)
+    assert done.returncode == 2 and "is a folder; --output takes the name of a file" in done.stderr
+    done = run("aggregate", *files, "-o", files[0] / "out")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+def test_a_file_name_or_key_cannot_paint_the_terminal(files, tmp_path):
+    nasty = tmp_path / "[red]x[nope].safetensors"
+    save_file({"[/]\x1b[2J": torch.ones(3)}, nasty)
+    done = run("aggregate", *files, nasty, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "[red]x[nope] was rejected: missing key 'w'" in done.stdout and "\x1b" not in done.stdout
+
+
+def test_list_is_derived_from_the_declarations():
+    listed = json.loads(run("list", "--json").stdout)["rules"]
+    assert set(listed) >= {"fedseca", "fedavg", "krum"}
+    for name, about in listed.items():
+        declared = fedseca.AGGREGATORS[name].hyperparameters()
+        assert [p["name"] for p in about["hyperparameters"]] == list(declared)
+    shown = run("list").stdout
+    assert all(name in shown for name in listed)
+    assert "γ: share of each client's smallest gradients that is dropped" in shown
+
+
+def test_a_rule_in_one_file_is_a_rule_like_any_other(files, tmp_path):
+    for arguments, environment in (
+        ((), {"FEDSECA_PLUGINS": str(PLUGIN)}),
+        (("--plugin", PLUGIN), {}),
+    ):
+        assert "norm_median" in json.loads(run(*arguments, "list", "--json", **environment).stdout)["rules"]
+        out = tmp_path / "out"
+        done = run(*arguments, "aggregate", *files, "--rule", "norm_median", "-o", out, **environment)
+        assert done.returncode == 0, done.stderr
+    assert "norm_median" not in json.loads(run("list", "--json").stdout)["rules"]
+    lines = PLUGIN.read_text().splitlines()
+    assert len(lines) <= 45
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("raise ValueError('oops')", "ValueError: oops"),
+        ("import nothing_like_it", "ModuleNotFoundError"),
+        ("(", "SyntaxError"),
+    ],
+)
+def test_a_broken_plugin_is_one_line(tmp_path, content, message):
+    (tmp_path / "mine.py").write_text(content)
+    done = run("--plugin", tmp_path / "mine.py", "list")
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    done = run("list", FEDSECA_PLUGINS=str(tmp_path / "mine.py"))
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("plugin", ["no_such_module", "no/such/file.py"])
+def test_a_missing_plugin_is_one_line(plugin):
+    done = run("--plugin", plugin, "list")
+    assert done.returncode == 2 and plugin in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,276 @@
+"""The other thirteen rules against their oracles."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import fedseca
+from fedseca.aggregators import Aggregation
+from fedseca.updates import Updates
+from tests.oracle import equations
+from tests.oracle.matrices import assert_close, generic, matrices
+
+CLIENTS, SEEDS = st.integers(1, 12), st.integers(0, 10_000)
+
+
+def ask(matrix: torch.Tensor, rule: str, state=None, seed: int = 0, weights=None, **parameters) -> Aggregation:
+    made = fedseca.make_aggregator(rule, **parameters)
+    ids = [f"{k:03d}" for k in range(len(matrix))]
+    updates = Updates.collect(matrix, ids, weights=weights)
+    return made.aggregate(updates, state or made.init(updates.dim), torch.Generator().manual_seed(seed))
+
+
+def size(matrix: torch.Tensor) -> float:
+    """The largest magnitude: what an error of a rule over whole vectors is measured by."""
+    return float(matrix.double().abs().max())
+
+
+@given(matrix=matrices())
+def test_fedavg(matrix):
+    assert_close(ask(matrix, "fedavg").update, equations.fedavg(matrix.tolist()), 1e-12, size(matrix))
+
+
+@given(matrix=matrices(), data=st.data())
+def test_fedavg_with_weights(matrix, data):
+    weights = [data.draw(st.floats(0.01, 1e6)) for _ in matrix]
+    alpha = [w / math.fsum(weights) for w in weights]
+    answer = ask(matrix, "fedavg", weights=weights)
+    assert_close(answer.update, equations.fedavg(matrix.tolist(), alpha), 1e-12, size(matrix))
+    assert_close(answer.clients["weight"], alpha, 1e-12)
+
+
+@given(matrix=matrices())
+def test_cwmed(matrix):
+    answer = ask(matrix, "cwmed")
+    assert answer.update.tolist() == equations.cwmed(matrix.tolist())
+    assert answer.clients["weight"].sum() == pytest.approx(1)
+
+
+@given(matrix=matrices(), trim=st.sampled_from([0.0, 0.1, 0.2, 1 / 3, 0.45, 0.49]))
+def test_cwtm(matrix, trim):
+    scale = matrix.abs().max(dim=0).values
+    assert_close(ask(matrix, "cwtm", trim=trim).update, equations.cwtm(matrix.tolist(), trim), 1e-12, scale)
+
+
+def test_cwtm_trims_what_the_share_says_whatever_rounding_does():
+    row = torch.arange(100.0, dtype=torch.float64)[:, None]
+    row[:29], row[-29:] = -1e9, 1e9
+    assert ask(row, "cwtm", trim=0.29).update == 49.5  # 0.29·100 is 28.999999999999996
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi_krum"])
+@given(matrix=matrices(min_clients=4), data=st.data())
+def test_krum(rule, matrix, data):
+    count = len(matrix)
+    byzantine = data.draw(st.integers(0, count - 3))
+    select = 1 if rule == "krum" else data.draw(st.none() | st.integers(1, count))
+    parameters = {} if rule == "krum" else {"select": select}
+    answer = ask(matrix, rule, num_byzantine=byzantine, **parameters)
+    scores = equations.krum_scores(matrix.tolist(), byzantine)
+    assert_close(answer.clients["score"], scores, 1e-9)
+    # Equal scores may be told apart by rounding: whoever was taken must be among the best.
+    taken = [k for k in range(count) if answer.clients["weight"][k] > 0]
+    number = select or count - byzantine
+    assert len(taken) == number
+    assert max(scores[k] for k in taken) <= sorted(scores)[number - 1] * (1 + 1e-9)
+    assert_close(answer.update, equations.fedavg([matrix[k].tolist() for k in taken]), 1e-12, size(matrix))
+
+
+def test_krum_where_public_implementations_part():
+    """Σd, Σd² and Σd⁴, over K−B−2 or K−B−1 neighbours, choose four different clients here; the equation chooses one."""
+    generator = torch.Generator().manual_seed(0)
+    told_apart = 0
+    for _ in range(200):
+        matrix = torch.randn(8, 3, generator=generator, dtype=torch.float64)
+        distances = torch.cdist(matrix, matrix).fill_diagonal_(math.inf).sort(dim=1).values
+        chosen = {int((distances[:, :n] ** p).sum(dim=1).argmin()) for n in (4, 5) for p in (1, 2, 4)}
+        told_apart += len(chosen) > 1
+        assert ask(matrix, "krum", num_byzantine=2).update.tolist() == equations.krum(matrix.tolist(), 2, 1)
+    assert told_apart > 50
+
+
+@given(matrix=matrices(), iterations=st.integers(1, 5))
+def test_rfa(matrix, iterations):
+    expected = equations.rfa(matrix.tolist(), iterations)
+    found = ask(matrix, "rfa", iterations=iterations).update
+    # A client within rounding of the centre has a weight that rounding decides.
+    mean = matrix.double().mean(dim=0)
+    near = (matrix.double() - mean).norm(dim=1)
+    assume(bool(((near > 1e-6 * size(matrix)) | (near == 0)).all()) or size(matrix) == 0)
+    assert_close(found, expected, 1e-6, size(matrix))
+
+
+@given(clients=CLIENTS, seed=SEEDS)
+def test_rfa_on_generic_clients(clients, seed):
+    matrix = generic(clients, 7, seed)
+    assert_close(ask(matrix, "rfa").update, equations.rfa(matrix.tolist()), 1e-10, size(matrix))
+
+
+@given(matrix=matrices(), threshold=st.sampled_from([0.2, 5.0, 1e6]))
+def test_huber(matrix, threshold):
+    expected = equations.huber(matrix.tolist(), threshold)
+    found = ask(matrix, "huber", threshold=threshold).update
+    # It rests within 1e-6·τ; the two may rest one iteration apart.
+    assert_close(found, expected, 1e-6, max(size(matrix), threshold))
+
+
+@given(clients=CLIENTS, seed=SEEDS)
+def test_huber_on_generic_clients(clients, seed):
+    matrix = generic(clients, 7, seed)
+    assert_close(ask(matrix, "huber").update, equations.huber(matrix.tolist()), 1e-6, size(matrix))
+
+
+@given(matrix=matrices(), radius=st.sampled_from([0.5, 100.0]), iterations=st.integers(1, 4), data=st.data())
+def test_cclip(matrix, radius, iterations, data):
+    centre = data.draw(st.sampled_from([0.0, 1.0, -50.0])) * torch.ones(matrix.shape[1], dtype=torch.float64)
+    found = ask(matrix, "cclip", {"centre": centre}, radius=radius, iterations=iterations).update
+    expected = equations.cclip(matrix.tolist(), centre.tolist(), radius, iterations)
+    assert_close(found, expected, 1e-9, min(size(matrix), iterations * radius) + float(centre.abs().max()))
+
+
+def buckets_of(answer: Aggregation) -> list[list[int]]:
+    bucket = answer.clients["bucket"].long().tolist()
+    return [[k for k, b in enumerate(bucket) if b == index] for index in range(max(bucket) + 1)]
+
+
+@pytest.mark.parametrize("bucket_size", [1, 2, 3])
+@given(clients=CLIENTS, seed=SEEDS, radius=st.sampled_from([1.0, 100.0]))
+def test_cc_randbucket(bucket_size, clients, seed, radius):
+    matrix, centre = generic(clients, 6, seed), generic(1, 6, seed + 1)[0]
+    answer = ask(matrix, "cc_randbucket", {"centre": centre}, seed, radius=radius, bucket_size=bucket_size)
+    buckets = buckets_of(answer)
+    full, rest = divmod(clients, bucket_size)
+    assert [len(b) for b in buckets] == [bucket_size] * full + [rest] * (rest > 0)
+    expected = equations.cc_randbucket(matrix.tolist(), centre.tolist(), buckets, radius)
+    assert_close(answer.update, expected, 1e-10, size(matrix))
+    combined = answer.clients["weight"] @ matrix + (1 - answer.clients["weight"].sum()) * centre
+    assert_close(combined, expected, 1e-10, size(matrix))
+
+
+def test_random_buckets_are_random_and_seeded():
+    matrix = generic(8, 5, 0)
+    drawn = [tuple(map(tuple, buckets_of(ask(matrix, "cc_randbucket", seed=seed)))) for seed in range(20)]
+    assert len(set(drawn)) > 15
+    assert drawn == [tuple(map(tuple, buckets_of(ask(matrix, "cc_randbucket", seed=seed)))) for seed in range(20)]
+
+
+@pytest.mark.parametrize("bucket_size", [1, 2, 3])
+@given(clients=CLIENTS, seed=SEEDS, radius=st.sampled_from([1.0, 100.0]), first=st.booleans())
+def test_cc_seqbucket(bucket_size, clients, seed, radius, first):
+    matrix = generic(clients, 6, seed)
+    centre = torch.zeros(6, dtype=torch.float64) if first else generic(1, 6, seed + 1)[0]
+    answer = ask(matrix, "cc_seqbucket", {"centre": centre}, seed, radius=radius, bucket_size=bucket_size)
+    buckets = buckets_of(answer)
+    groups = equations.sequential_groups(matrix.tolist(), centre.tolist(), bucket_size)
+    assert len(buckets) == math.ceil(clients / bucket_size)
+    for bucket in buckets:  # one client from each group, where there is one left
+        owners = [next(s for s, group in enumerate(groups) if k in group) for k in bucket]
+        assert len(set(owners)) == len(owners)
+    # The order within a bucket does not matter to clipping.
+    expected = equations.cc_seqbucket(matrix.tolist(), centre.tolist(), buckets, radius)
+    assert_close(answer.update, expected, 1e-10, size(matrix))
+    combined = answer.clients["weight"] @ matrix + (1 - answer.clients["weight"].sum()) * centre
+    assert_close(combined, expected, 1e-10, size(matrix))
+
+
+@given(clients=CLIENTS, seed=SEEDS, repeat=st.booleans(), zero=st.booleans())
+def test_copod_dos(clients, seed, repeat, zero):
+    matrix = generic(clients, 5, seed)
+    if repeat and clients > 2:
+        matrix[1] = matrix[0]
+    if zero:
+        matrix[-1] = 0
+    # COPOD looks at the sign of a column's skewness: where it is almost 0, rounding decides.
+    for distances in equations.distance_matrices(matrix.tolist()):
+        assume(all(b == 0 or abs(b) > 1e-6 for b in equations.skewnesses(distances)))
+    expected, weights = equations.copod_dos(matrix.tolist())
+    answer = ask(matrix, "copod_dos")
+    assert_close(answer.clients["weight"], weights, 1e-8)
+    assert_close(answer.update, expected, 1e-8, size(matrix))
+
+
+def test_copod_dos_gives_an_outlier_less_weight():
+    matrix = generic(8, 20, 3)
+    matrix[2] *= -30
+    weight = ask(matrix, "copod_dos").clients["weight"]
+    assert weight.argmin() == 2 and weight[2] < weight.sort().values[1] / 2
+
+
+@given(matrix=matrices(), sparsity=st.sampled_from([0.0, 0.5, 0.9]))
+def test_ties(matrix, sparsity):
+    scale = matrix.abs().max(dim=0).values
+    assert_close(ask(matrix, "ties", sparsity=sparsity).update, equations.ties(matrix.tolist(), sparsity), 1e-12, scale)
+
+
+# --- fldetector: several rounds ----------------------------------------------------------------------------------
+
+
+def training(clients: int, rounds: int, seed: int, liars: int = 0) -> list[torch.Tensor]:
+    """Updates of clients that descend a quadratic bowl, so that curvature tells the next update; liars send noise."""
+    rng = torch.Generator().manual_seed(seed)
+    curvature = torch.rand(6, generator=rng, dtype=torch.float64) * 0.5 + 0.1
+    optima = torch.randn(clients, 6, generator=rng, dtype=torch.float64)
+    w, updates = torch.full((6,), 5.0, dtype=torch.float64), []
+    for _ in range(rounds):
+        g = curvature * (w - optima)
+        if liars:
+            g[-liars:] = 3 * torch.randn(liars, 6, generator=rng, dtype=torch.float64)
+        updates.append(g)
+        w = w - g[: clients - liars].mean(dim=0)
+    return updates
+
+
+@given(clients=st.integers(1, 6), seed=SEEDS, window=st.integers(1, 5))
+def test_fldetector_scores(clients, seed, window):
+    server = fedseca.Server("fldetector", window=window)
+    aggregates: list[list[float]] = []
+    history: list[list[float]] = []
+    previous = None
+    for matrix in training(clients, 8, seed):
+        noisy = matrix + 0.05 * generic(clients, 6, seed)
+        out = server.aggregate(noisy)
+        if len(aggregates) >= 2 and previous is not None:
+            history.append(equations.fldetector_distances(previous, noisy.tolist(), aggregates[-window - 1 :]))
+            recent = history[-window:]
+            expected = [math.fsum(d[k] for d in recent) / len(recent) for k in range(clients)]
+            assert_close(out.clients["score"], expected, 1e-5)
+        else:
+            assert out.clients["score"].isnan().all() and not out.suspects
+        kept = [noisy[k].tolist() for k in range(clients) if str(k) not in out.suspects]
+        assert_close(out.update, equations.fedavg(kept), 1e-12, size(noisy))
+        aggregates.append(out.update.tolist())
+        previous = noisy.tolist()
+
+
+def test_fldetector_finds_the_liars_and_suspects_no_one_else():
+    server = fedseca.Server("fldetector")
+    for t, matrix in enumerate(training(9, 12, seed=1, liars=3)):
+        out = server.aggregate(matrix)
+        if t >= 4:
+            assert out.suspects == ("6", "7", "8")
+            assert out.clients["weight"].tolist() == pytest.approx([1 / 6] * 6 + [0] * 3)
+
+
+def test_fldetector_seldom_suspects_honest_clients():
+    generator = torch.Generator().manual_seed(0)
+    server = fedseca.Server("fldetector")
+    suspected = 0
+    for matrix in training(9, 12, seed=1):
+        noise = 0.3 * torch.randn(9, 6, generator=generator, dtype=torch.float64)
+        suspected += len(server.aggregate(matrix + noise).suspects)
+    assert suspected <= 9 * 12 / 5
+
+
+def test_fldetector_forgets_clients_that_stay_away():
+    server = fedseca.Server("fldetector", window=2)
+    everyone = [f"site {k}" for k in range(4)]
+    server.aggregate(torch.randn(4, 5), everyone)
+    for _ in range(2):
+        server.aggregate(torch.randn(3, 5), everyone[:3])
+    assert "previous/site 3" in server.state_dict()["state"]
+    for _ in range(2):
+        server.aggregate(torch.randn(3, 5), everyone[:3])
+    assert not [name for name in server.state_dict()["state"] if "site 3" in name]

@@ -1,0 +1,86 @@
+"""The house stands as it was drawn: imports point one way, and the facade is small and documented."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import fedseca
+
+SOURCE = Path(fedseca.__file__).parent
+
+# Each may import from those before it, never from those after.
+ORDER = [
+    "errors",
+    "declare",
+    "files",
+    "layout",
+    "updates",
+    "screening",
+    "ops",
+    "aggregators",
+    "attacks",
+    "server",
+    "plugins",
+    "federation",
+    "data",
+    "models",
+    "experiments",
+    "report",
+    "flower",
+    "testing",
+    "cli",
+]
+
+
+def part_of(module: str) -> str | None:
+    """`fedseca.ops.reference` belongs to `ops`."""
+    names = module.split(".")
+    return names[1] if names[0] == "fedseca" and len(names) > 1 else None
+
+
+def imported(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "fedseca":
+            found |= {f"fedseca.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{file} imports relatively"
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_imports_point_only_upward():
+    for file in SOURCE.rglob("*.py"):
+        part = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        assert part in ORDER, f"{file.name} has no place in the house"
+        for module in imported(file):
+            other = part_of(module)
+            if other is not None:
+                assert ORDER.index(other) <= ORDER.index(part), f"{file.relative_to(SOURCE)} imports {module}"
+
+
+def test_every_public_name_is_documented():
+    for name in fedseca.__all__:
+        assert inspect.getdoc(getattr(fedseca, name)), f"fedseca.{name} has no docstring"
+    for name, rule in fedseca.AGGREGATORS.items():
+        assert "Cost: " in (rule.__doc__ or ""), f"{name} does not say what it costs"
+    assert len(fedseca.__all__) <= 16
+
+
+def test_importing_brings_in_no_optional_library():
+    heavy = ["sklearn", "pyod", "matplotlib", "typer", "rich", "scipy", "flwr", "ray", "plotly"]
+    code = f"import sys, fedseca; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
+
+
+def test_nothing_unpickles():
+    for file in SOURCE.rglob("*.py"):
+        assert not imported(file) & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}, file
+        assert "torch.load" not in file.read_text() and "allow_pickle" not in file.read_text(), file
