@@ -86,7 +86,7 @@ class Hyperparameter:
         expected = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
         valid = isinstance(value, expected) and (self.type is bool or not isinstance(value, bool))
         if valid and self.type is float:
-            valid = math.isfinite(value)
+            valid = _is_finite(value)
         if not valid:
             raise self._refuse(value)
         if self.choices is not None and value not in self.choices:
@@ -124,10 +124,17 @@ class Hyperparameter:
         if self.type is int:
             yield from (0.5, math.nan)
         if self.type is float:
-            yield from (math.nan, math.inf, -math.inf)
+            yield from (math.nan, math.inf, -math.inf, 10**400)
         for kind, bound in self.bounds.items():
             step = 1 if self.type is int else 1e-6
             yield self.type(bound + {"ge": -step, "gt": 0, "le": step, "lt": 0}[kind])
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 class Declared:
@@ -163,6 +170,14 @@ class Declared:
                 help=declared["help"],
             )
         return found
+
+    @classmethod
+    def declared(cls, name: str) -> Hyperparameter:
+        """One hyperparameter by name; an unknown one is an error that lists the known ones."""
+        known = cls.hyperparameters()
+        if name not in known:
+            raise ParameterError(unknown(f"hyperparameter of {cls.name}", name, known))
+        return known[name]
 
     def values(self) -> dict[str, Any]:
         """This instance's hyperparameters, ready for JSON."""
@@ -215,12 +230,10 @@ class Registry(Mapping[str, type[T]], Generic[T]):
     def make(self, name: str, /, *, memoryless: bool = False, **values: Any) -> T:
         """An instance by name. An unknown hyperparameter is an error that lists the known ones."""
         cls = self[name]
-        declared = cls.hyperparameters()
         for given in values:
-            if given not in declared:
-                raise ParameterError(unknown(f"hyperparameter of {name}", given, declared))
+            cls.declared(given)
         if memoryless:
-            values = {key: p.memoryless for key, p in declared.items() if p.memoryless != p.default} | values
+            values = {key: declared.memoryless for key, declared in cls.hyperparameters().items()} | values
         return cls(**values)
 
 

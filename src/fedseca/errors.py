@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
+def printable(text: str, limit: int | None = None) -> str:
+    """Text that may quote a client, made safe to show: one line, nothing a terminal would obey, not endless."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
 class FedsecaError(Exception):
     """The base of every error raised on purpose."""
 
@@ -29,6 +35,10 @@ class StateError(FedsecaError, ValueError):
     """A saved state that does not belong to this server, or is broken."""
 
 
+class NotFinite(FedsecaError):
+    """The result would not be finite: it is not returned, and nothing is remembered of the round."""
+
+
 class MissingDependency(FedsecaError, ImportError):
     """An optional library that a rule needs is not installed."""
 
@@ -48,8 +58,9 @@ class NotEnoughClients(FedsecaError):
 
     def __init__(self, rule: str, required: int, admitted: int, rejected: Sequence[Rejection]) -> None:
         self.rule, self.required, self.admitted, self.rejected = rule, required, admitted, tuple(rejected)
+        fewest = f"{required} client{'s' * (required != 1)}"
         left_out = "; ".join(str(r) for r in self.rejected)
         super().__init__(
-            f"{rule} needs at least {required} clients, {admitted} of {admitted + len(self.rejected)} were admitted"
+            f"{rule} needs at least {fewest}, {admitted} of {admitted + len(self.rejected)} were admitted"
             + (f"; rejected: {left_out}" if left_out else "")
         )

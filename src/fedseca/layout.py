@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import warnings
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,25 +39,6 @@ def kind_of(dtype: torch.dtype) -> str:
     raise Malformed(f"dtype {str(dtype).removeprefix('torch.')} is not supported (allowed: {allowed})")
 
 
-def as_tensor(value: Any) -> Tensor:
-    """A tensor or NumPy array as a detached tensor on the same memory."""
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.device.type == "meta":
-            raise Malformed("is a sparse or data-less tensor, expected a dense one")
-        return value.detach()
-    if isinstance(value, np.ndarray):
-        if any(stride < 0 for stride in value.strides) or not value.dtype.isnative:
-            value = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("="))
-        with warnings.catch_warnings():
-            # Read-only arrays are fine: nothing here ever writes to a client's memory.
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            try:
-                return torch.from_numpy(value)
-            except TypeError:
-                raise Malformed(f"dtype {value.dtype} is not supported") from None
-    raise Malformed(f"is a {type(value).__name__}, expected a tensor or array")
-
-
 @dataclass(frozen=True)
 class Entry:
     """One named array of the model."""
@@ -68,7 +49,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def structure(self) -> tuple[str, tuple[int, ...], str]:
@@ -102,29 +83,36 @@ class Layout:
         return layout
 
     @classmethod
-    def elect(cls, clients: Sequence[Arrays], buffers: BufferPolicy = "median") -> Layout:
-        """The layout that most clients share, so that one malformed client never decides it.
+    def elect(cls, clients: Sequence[Arrays], buffers: BufferPolicy = "median") -> Layout | None:
+        """The layout that more than half of the clients share; None if there is none.
 
-        Names, shapes and kinds are elected first and the precision among those that agree: a round cannot be
-        captured by clients that differ from each other in precision alone.
+        Names, shapes and kinds are elected first and the precision among those that agree: a majority is not split by
+        differing in precision alone.
         """
         layouts = [cls.of(arrays, buffers) for arrays in clients]
         structures = Counter(tuple(e.structure for e in layout.entries) for layout in layouts)
-        if not structures:
-            return cls((), buffers)
-        winner = structures.most_common(1)[0][0]
+        winner, votes = structures.most_common(1)[0] if structures else ((), 0)
+        if 2 * votes <= len(clients):
+            return None
         agreeing = Counter(lay for lay in layouts if tuple(e.structure for e in lay.entries) == winner)
         return agreeing.most_common(1)[0][0]
 
+    def in_order_of(self, clients: Sequence[Arrays]) -> Layout:
+        """The same entries in the clients' order, if none of them has this one: most of them decide."""
+        by_name = {e.name: e for e in self.entries}
+        orders = Counter(tuple(arrays) for arrays in clients if arrays.keys() == by_name.keys())
+        order = orders.most_common(1)[0][0] if orders and tuple(by_name) not in orders else by_name
+        return Layout(tuple(by_name[name] for name in order), self.buffers)
+
     def mismatch(self, arrays: Arrays, *, ordered: bool = True) -> str | None:
         """Why these arrays do not fit this layout, for people; None if they do."""
-        expected, found = [e.name for e in self.entries], list(arrays)
+        expected = {e.name: e for e in self.entries}
         if missing := [name for name in expected if name not in arrays]:
             return f"missing key {_some(missing)}"
-        if extra := [name for name in found if name not in expected]:
+        if extra := [name for name in arrays if name not in expected]:
             return f"extra key {_some(extra)}"
-        if ordered and expected != found:
-            first = next(name for name, want in zip(found, expected, strict=True) if name != want)
+        if ordered and list(expected) != list(arrays):
+            first = next(name for name, want in zip(arrays, expected, strict=True) if name != want)
             return f"keys reordered, first at {first!r}"
         for ours in self.entries:
             theirs = Entry(ours.name, tuple(arrays[ours.name].shape), arrays[ours.name].dtype)
@@ -169,14 +157,19 @@ class Layout:
         """The dtype of the vector: the input's, or the widest of them."""
         return _widest(e.dtype for e in self.parameters)
 
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The dtype of the arithmetic."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
     def locate(self, coordinate: int) -> str:
         """The name of a coordinate, for people: `fc.weight[2, 7]`."""
         if self.is_vector:
             return f"coordinate {coordinate}"
         for entry, start in zip(self.parameters, self.offsets, strict=False):
             if start <= coordinate < start + entry.size:
-                index = np.unravel_index(coordinate - start, entry.shape)
-                return f"{entry.name}[{', '.join(str(i) for i in index)}]"
+                index = ", ".join(str(i) for i in np.unravel_index(coordinate - start, entry.shape))
+                return f"{entry.name}[{index}]" if index else entry.name
         raise IndexError(coordinate)
 
     def flatten(self, arrays: Arrays, dtype: torch.dtype) -> Tensor:
@@ -184,12 +177,27 @@ class Layout:
         return torch.cat([arrays[e.name].reshape(-1).to(dtype) for e in self.parameters])
 
     def unflatten(self, vector: Tensor, beside: Arrays) -> dict[str, Tensor]:
-        """The arrays of a vector, in the layout's order and dtypes; variances are never below 0."""
+        """The arrays of a vector, in the layout's order and dtypes."""
         pieces = dict(beside)
         for entry, start in zip(self.parameters, self.offsets, strict=False):
             piece = vector[start : start + entry.size].reshape(entry.shape)
             pieces[entry.name] = piece.to(entry.dtype, copy=True)
-        return {e.name: pieces[e.name].clamp(min=0) if e.is_variance else pieces[e.name] for e in self.entries}
+        return {e.name: pieces[e.name] for e in self.entries}
+
+    def unflatten_model(self, vector: Tensor, beside: Arrays) -> dict[str, Tensor]:
+        """The same for a model, where a variance is never below 0 (in an update it may be)."""
+        model = self.unflatten(vector, beside)
+        return {e.name: model[e.name].clamp(min=0) if e.is_variance else model[e.name] for e in self.entries}
+
+    def describe(self) -> list[list[Any]]:
+        """The entries as plain data, for JSON."""
+        return [[e.name, list(e.shape), str(e.dtype).removeprefix("torch.")] for e in self.entries]
+
+    @classmethod
+    def from_description(cls, described: Iterable[Sequence[Any]], buffers: BufferPolicy) -> Layout:
+        """The layout that `describe` wrote down."""
+        entries = tuple(Entry(name, tuple(shape), getattr(torch, dtype)) for name, shape, dtype in described)
+        return cls(entries, buffers)
 
 
 def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:

@@ -16,7 +16,7 @@ def load_plugin(plugin: str | Path) -> None:
     if path.suffix != ".py":
         try:
             importlib.import_module(str(plugin))
-        except ImportError as problem:
+        except (ImportError, TypeError, ValueError) as problem:
             raise InputError(f"plugin {plugin}: {problem}; give a .py file or an importable module") from None
         return
     if not path.is_file():
@@ -32,4 +32,6 @@ def load_plugin(plugin: str | Path) -> None:
         spec.loader.exec_module(module)
     except BaseException as problem:
         del sys.modules[name]
+        if not isinstance(problem, Exception):
+            raise
         raise InputError(f"plugin {plugin}: {type(problem).__name__}: {problem}") from problem

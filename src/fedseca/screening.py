@@ -7,16 +7,17 @@ out is a sentence that a person can read.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedseca.errors import InputError, Rejection
+from fedseca.errors import InputError, Rejection, printable
 from fedseca.layout import Arrays, BufferPolicy, Layout, Malformed
-from fedseca.updates import BLOCK_ELEMENTS, Client, Row, Updates, identify, read_before, read_clients
+from fedseca.reading import Client, identify, read_before, read_clients
+from fedseca.updates import BLOCK_ELEMENTS, Row, Updates
 
 LARGEST_NORM = 1e150
 """Beyond it a squared distance overflows float64, and one client could turn every distance into infinity."""
@@ -39,38 +40,40 @@ def screen(
     client_ids: Sequence[object] | None = None,
     *,
     before: Any = None,
-    weights: Sequence[float] | None = None,
+    weights: Sequence[Any] | None = None,
     buffers: BufferPolicy = "median",
+    expected: Layout | None = None,
 ) -> Screening:
     """Admit each client of `source` or reject it with a reason.
 
-    The arrays that are expected are those of `before`, or else those that most clients sent.
+    The arrays must be those that are `expected`, or else those of `before`, or else those that most clients sent.
     """
     clients = read_clients(source)
     ids = identify(clients, client_ids)
     if weights is not None and len(weights) != len(clients):
         raise InputError(f"{len(clients)} updates but {len(weights)} weights")
     reference = None if before is None else read_before(before)
-    layout = _expected_layout(clients, reference, buffers)
+    layout = _expected_layout(clients, ids, reference, buffers, expected)
 
     reasons: dict[int, str] = {}
-    fitting: list[int] = []
     for index, client in enumerate(clients):
-        weight = None if weights is None else weights[index]
-        reason = _form(client, layout) or _weight(weight) or _duplicate(ids, index)
-        if reason is None:
-            fitting.append(index)
-        else:
+        reason = _form(client, layout) or (None if weights is None else _weight(weights[index]))
+        if reason is not None:
             reasons[index] = reason
+    fitting = [index for index in range(len(clients)) if index not in reasons]
 
+    chosen = None if weights is None else [float(weights[i]) for i in fitting]
     states = [_arrays(clients[i]) for i in fitting]
-    chosen = None if weights is None else [weights[i] for i in fitting]
+    layout = layout or Layout((), buffers)
     candidates = Updates.build(states, [ids[i] for i in fitting], layout, before=reference, weights=chosen)
     norms: list[float] = []
     admitted: list[int] = []
     for position, index in enumerate(fitting):
         norm, reason = _measure(candidates.rows[position], candidates)
         reason = reason or _beside(states[position], layout)
+        # Only an update that is admitted takes the id: garbage sent in a client's name must not displace it.
+        if reason is None and ids[index] in [ids[fitting[p]] for p in admitted]:
+            reason = "duplicate id, the first is kept"
         if reason is None:
             admitted.append(position)
             norms.append(norm)
@@ -79,23 +82,29 @@ def screen(
     return Screening(
         updates=candidates.select(admitted),
         norms=torch.tensor(norms, dtype=torch.float64),
-        rejected=tuple(Rejection(ids[index], _readable(reasons[index])) for index in sorted(reasons)),
-        is_numpy=bool(admitted) and all(clients[fitting[p]].is_numpy for p in admitted),
+        rejected=tuple(Rejection(ids[index], printable(reasons[index], limit=200)) for index in sorted(reasons)),
+        is_numpy=sum(clients[fitting[p]].is_numpy for p in admitted) * 2 > len(admitted),
         before=reference,
     )
 
 
-def _readable(reason: str, limit: int = 200) -> str:
-    """A reason may quote what a client sent: one line, nothing that a terminal would obey, and not without end."""
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason)
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def _expected_layout(clients: Sequence[Client], before: Arrays | None, buffers: BufferPolicy) -> Layout:
+def _expected_layout(
+    clients: Sequence[Client],
+    ids: Sequence[str],
+    before: Arrays | None,
+    buffers: BufferPolicy,
+    expected: Layout | None,
+) -> Layout | None:
+    """What the clients' arrays must be: as remembered, as in the global model, or as a majority has them."""
+    # One vote for each id: a client does not gain votes by answering often.
+    voters = dict(zip(reversed(ids), reversed(clients), strict=True)).values()
+    if expected is not None:
+        if before is not None and (reason := expected.mismatch(before, ordered=False)):
+            raise InputError(f"the global model before the round is not that of earlier rounds: {reason}")
+        return expected
     if before is not None:
-        return Layout.of(before, buffers)
-    well_formed = [c.arrays for c in clients if not isinstance(c.arrays, Malformed)]
-    return Layout.elect(well_formed, buffers)
+        return Layout.of(before, buffers).in_order_of([_arrays(c) for c in voters if c.well_formed and c.ordered])
+    return Layout.elect([_arrays(c) for c in voters if c.well_formed], buffers)
 
 
 def _arrays(client: Client) -> Arrays:
@@ -103,32 +112,39 @@ def _arrays(client: Client) -> Arrays:
     return client.arrays
 
 
-def _form(client: Client, layout: Layout) -> str | None:
+def _form(client: Client, layout: Layout | None) -> str | None:
     if isinstance(client.arrays, Malformed):
         return str(client.arrays)
+    if layout is None:
+        return "no majority of the clients sent the same arrays (the global model would tell what is expected)"
     return layout.mismatch(client.arrays, ordered=client.ordered)
 
 
-def _weight(weight: float | None) -> str | None:
+def _weight(weight: Any) -> str | None:
     # A weight may be what a client declared, so it is screened like the rest of what the client sent.
-    if weight is None or (math.isfinite(weight) and weight > 0):
-        return None
-    return f"weight {weight}, expected a finite number above 0"
+    try:
+        if math.isfinite(float(weight)) and float(weight) > 0:
+            return None
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return f"weight {printable(repr(weight), limit=40)}, expected a finite number above 0"
 
 
-def _duplicate(ids: Sequence[str], index: int) -> str | None:
-    return "duplicate id, the first is kept" if ids[index] in ids[:index] else None
+def _pieces(updates: Updates) -> Iterator[tuple[int, int, torch.dtype]]:
+    """The vector in pieces of bounded length, each within one array, with the dtype that the result will have there."""
+    for entry, offset in zip(updates.layout.parameters, updates.layout.offsets, strict=False):
+        for start in range(offset, offset + entry.size, BLOCK_ELEMENTS):
+            yield start, min(start + BLOCK_ELEMENTS, offset + entry.size), entry.dtype
 
 
 def _measure(row: Row, updates: Updates) -> tuple[float, str | None]:
     """The norm of a row, and why it cannot be used: one pass, and a second one only to tell what is wrong."""
-    squares, fits = 0.0, True
-    for start in range(0, updates.dim, BLOCK_ELEMENTS):
-        piece = row.read(start, min(start + BLOCK_ELEMENTS, updates.dim))
-        squares += float(piece.norm() if piece.device.type == "mps" else piece.double().norm()) ** 2
+    norm, fits = 0.0, True
+    for start, stop, dtype in _pieces(updates):
+        piece = row.read(start, stop)
+        norm = math.hypot(norm, float(piece.norm() if piece.device.type == "mps" else piece.double().norm()))
         # NaN and Inf fail this too; so does what is finite here but not in the dtype of the result
-        fits = fits and float(piece.abs().max()) <= torch.finfo(updates.dtype).max
-    norm = math.sqrt(squares)
+        fits = fits and float(piece.abs().max()) <= torch.finfo(dtype).max
     if not fits:
         return norm, _not_finite(row, updates)
     if norm > LARGEST_NORM:
@@ -138,8 +154,8 @@ def _measure(row: Row, updates: Updates) -> tuple[float, str | None]:
 
 def _not_finite(row: Row, updates: Updates) -> str:
     nans, infinities, first = 0, 0, None
-    for start in range(0, updates.dim, BLOCK_ELEMENTS):
-        piece = row.read(start, min(start + BLOCK_ELEMENTS, updates.dim)).to(updates.dtype)
+    for start, stop, dtype in _pieces(updates):
+        piece = row.read(start, stop).to(dtype)
         nan, bad = piece.isnan(), ~piece.isfinite()
         nans += int(nan.sum())
         infinities += int((bad & ~nan).sum())

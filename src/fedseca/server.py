@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedseca.aggregators import Aggregation, Aggregator, State, make_aggregator
-from fedseca.errors import InputError, NotEnoughClients, Rejection, StateError
+from fedseca.errors import InputError, NotEnoughClients, NotFinite, Rejection, StateError
 from fedseca.files import write_atomically
-from fedseca.layout import BufferPolicy
+from fedseca.layout import BufferPolicy, Layout
 from fedseca.screening import Screening, screen
 
 _FORMAT = 1
@@ -68,7 +68,6 @@ class Server:
     def __init__(
         self,
         rule: str | Aggregator = "fedseca",
-        /,
         *,
         learning_rate: float = 1.0,
         buffers: BufferPolicy = "median",
@@ -78,14 +77,16 @@ class Server:
         """`learning_rate` is η in w ← w − η·g̃. `buffers` says what happens to the running statistics of
         normalisation layers: their median over the clients, or "aggregate" like the weights."""
         self.rule = make_aggregator(rule, **hyperparameters)
-        if buffers not in ("median", "aggregate"):
-            raise InputError(f"buffers must be median | aggregate; found {buffers!r}")
+        if buffers not in get_args(BufferPolicy):
+            raise InputError(f"buffers must be {' | '.join(get_args(BufferPolicy))}; found {buffers!r}")
+        if not isinstance(seed, int) or seed < 0:
+            raise InputError(f"seed must be an integer ≥ 0; found {seed!r}")
         if not (np.isfinite(learning_rate) and learning_rate > 0):
             raise InputError(f"learning_rate must be a finite number above 0; found {learning_rate!r}")
-        self.learning_rate, self.buffers, self.seed = float(learning_rate), buffers, int(seed)
+        self.learning_rate, self.buffers, self.seed = float(learning_rate), buffers, seed
         self.round = 0
         self._state: State = {}
-        self._dim: int | None = None
+        self._layout: Layout | None = None  # of what is remembered
 
     def __repr__(self) -> str:
         return f"Server({self.rule}, round {self.round})"
@@ -103,19 +104,24 @@ class Server:
         `updates` are pseudo-gradients g_k = w_before − w_k: a (K, D) matrix, K vectors, K state dicts or K safetensors
         files. With `before`, the global model that the clients started from, they are the clients' models instead,
         and the answer has the new global `model`. Too few admitted clients: `NotEnoughClients`, and nothing changes.
+        Where the rule has a memory, later rounds must have the arrays of the first.
         """
         if weights is not None and not self.rule.takes_weights:
             raise InputError(f"{self.rule.name} weighs no client by a given number: leave out weights")
-        screening = screen(updates, client_ids, before=before, weights=weights, buffers=self.buffers)
+        screening = screen(
+            updates, client_ids, before=before, weights=weights, buffers=self.buffers, expected=self._layout
+        )
         admitted = screening.updates
         if len(admitted) < self.rule.min_clients():
             raise NotEnoughClients(self.rule.name, self.rule.min_clients(), len(admitted), screening.rejected)
-        if self._state and admitted.dim != self._dim:
-            raise InputError(f"this server remembers updates of {self._dim} coordinates; found {admitted.dim}")
         state = self._state or self.rule.init(admitted.dim)
         answer = self.rule.aggregate(admitted, state, self._generator())
+        if not isinstance(answer, Aggregation) or answer.update.shape != (admitted.dim,):
+            raise TypeError(
+                f"{self.rule.name}.aggregate must answer an Aggregation whose update has {admitted.dim} numbers"
+            )
         out = self._finish(screening, answer)
-        self._state, self._dim = answer.state, admitted.dim
+        self._state, self._layout = answer.state, admitted.layout if answer.state else None
         self.round += 1
         return out
 
@@ -127,15 +133,19 @@ class Server:
     def _finish(self, screening: Screening, answer: Aggregation) -> Round:
         updates, layout = screening.updates, screening.updates.layout
         beside = updates.medians_beside()
-        model = None
+        update, model = layout.unflatten(answer.update, beside), None
         if screening.before is not None:
             # w ← w − η·g̃
             start = layout.flatten(screening.before, updates.compute_dtype)
             stepped = start - self.learning_rate * answer.update.to(updates.compute_dtype)
-            model = _outward(layout.unflatten(stepped, beside), screening.is_numpy)
+            model = layout.unflatten_model(stepped, beside)
+        for arrays in (update, model or {}):
+            for name, value in arrays.items():
+                if not value.isfinite().all():
+                    raise NotFinite(f"the aggregate is not finite{f' in {name}' if name else ''}: the round is void")
         return Round(
-            update=_outward(layout.unflatten(answer.update, beside), screening.is_numpy),
-            model=model,
+            update=_outward(update, layout, screening.is_numpy),
+            model=None if model is None else _outward(model, layout, screening.is_numpy),
             client_ids=updates.client_ids,
             clients={"norm": screening.norms, **answer.clients},
             rejected=screening.rejected,
@@ -149,17 +159,17 @@ class Server:
             "rule": self.rule.name,
             "hyperparameters": self.rule.values(),
             "seed": self.seed,
+            "buffers": self.buffers,
             "round": self.round,
-            "dim": self._dim,
+            "layout": None if self._layout is None else self._layout.describe(),
             "state": {name: value.clone() for name, value in self._state.items()},
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from a saved state. One of another rule, hyperparameter or seed is refused."""
-        ours = {"format": _FORMAT, "rule": self.rule.name, **self.rule.values(), "seed": self.seed}
-        theirs = {key: saved.get(key) for key in ("format", "rule")} | dict(saved.get("hyperparameters") or {})
-        theirs["seed"] = saved.get("seed")
-        for key, value in ours.items():
+        ours = {"format": _FORMAT, "rule": self.rule.name, "seed": self.seed, "buffers": self.buffers}
+        theirs = {key: saved.get(key) for key in ours} | dict(saved.get("hyperparameters") or {})
+        for key, value in (ours | self.rule.values()).items():
             if theirs.get(key) != value:
                 raise StateError(
                     f"the saved state is of {key}={theirs.get(key)!r}, this server has {key}={value!r}; "
@@ -167,24 +177,46 @@ class Server:
                 )
         try:
             state = {str(name): value.clone() for name, value in saved["state"].items()}
-            self.round, self._dim, self._state = int(saved["round"]), saved["dim"], state
+            described = saved["layout"]
+            layout = None if described is None else Layout.from_description(described, self.buffers)
+            self._check_state(state, layout)
+            self.round, self._layout, self._state = int(saved["round"]), layout, state
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise StateError(f"the saved state is broken: {problem!r}") from None
+
+    def _check_state(self, state: State, layout: Layout | None) -> None:
+        """Whether a state could be this rule's: what it begins with is there, in the sizes it has."""
+        for name, begun in self.rule.init(layout.dim).items() if layout is not None else ():
+            found = state.get(name)
+            if found is None or found.ndim != begun.ndim or found.shape[-1:] != begun.shape[-1:]:
+                raise ValueError(f"{name} is missing or of another size")
+        if state and layout is None:
+            raise ValueError("it does not say which arrays it is of")
 
     def save(self, folder: str | Path) -> None:
         """Write the state into a folder. Whenever it is cut off, the folder holds the old state or the new one."""
         folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise StateError(f"{folder} is a file; a server is saved into a folder")
         folder.mkdir(parents=True, exist_ok=True)
         saved = self.state_dict()
         tensors = {name: value.contiguous().cpu() for name, value in saved.pop("state").items()}
         # The manifest is written last and names the tensors' file: replacing it is the moment of change.
         content = save(tensors)
+        outdated = self._tensors_file(folder)
         saved["tensors"] = f"state-{_digest(content)}.safetensors"
         write_atomically(folder / saved["tensors"], content)
         write_atomically(folder / _MANIFEST, json.dumps(saved, indent=1).encode())
-        for old in folder.glob("state-*.safetensors"):
-            if old.name != saved["tensors"]:
-                old.unlink(missing_ok=True)
+        if outdated is not None and outdated.name != saved["tensors"]:
+            outdated.unlink(missing_ok=True)
+
+    @staticmethod
+    def _tensors_file(folder: Path) -> Path | None:
+        """The tensors' file that the manifest in a folder names, if there is one to read."""
+        try:
+            return folder / Path(json.loads((folder / _MANIFEST).read_text())["tensors"]).name
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def load(self, folder: str | Path) -> Server:
         """Go on from a folder that `save` wrote; returns the server itself."""
@@ -208,10 +240,12 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _outward(arrays: dict[str, Tensor], is_numpy: bool) -> Any:
+def _outward(arrays: dict[str, Tensor], layout: Layout, is_numpy: bool) -> Any:
     """Arrays in the form the clients' came in."""
-    values: dict[str, Any] = {k: v.cpu().numpy() for k, v in arrays.items()} if is_numpy else dict(arrays)
-    return values[""] if list(values) == [""] else values
+    values: dict[str, Any] = dict(arrays)
+    if is_numpy:  # which has no bfloat16
+        values = {k: (v.float() if v.dtype == torch.bfloat16 else v).cpu().numpy() for k, v in arrays.items()}
+    return values[""] if layout.is_vector else values
 
 
 def aggregate(

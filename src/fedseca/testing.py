@@ -14,10 +14,12 @@ says with its traits (`returns_identical`, `scales`, `tolerates`).
 
 from __future__ import annotations
 
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,8 +56,8 @@ def check_aggregator(rule: str | Aggregator) -> None:
     for check in aggregator_checks(rule):
         try:
             check()
-        except AssertionError as broken:
-            raise AssertionError(f"{check}: {broken}") from broken
+        except Exception as broken:  # whatever goes wrong, the clause is named
+            raise AssertionError(f"{check}: {type(broken).__name__}: {broken}") from broken
 
 
 def _clause(check: Callable[[Aggregator], None]) -> Callable[[Aggregator], None]:
@@ -179,9 +181,11 @@ def gives_one_answer_however_often_it_is_asked(rule: Aggregator) -> None:
 @_clause
 def draws_from_the_generator_it_is_given(rule: Aggregator) -> None:
     updates = _updates(_matrix(_count(rule), 30))
-    before = torch.random.get_rng_state()
+    before = torch.random.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
     _ask(rule, updates, rounds=3)
-    assert torch.equal(torch.random.get_rng_state(), before), "the global generator was drawn from"
+    assert torch.equal(torch.random.get_rng_state(), before[0]), "torch's global generator was drawn from"
+    assert random.getstate() == before[1], "Python's global generator was drawn from"
+    assert repr(np.random.get_state()) == before[2], "NumPy's global generator was drawn from"  # noqa: NPY002
 
 
 @_clause
@@ -215,7 +219,7 @@ def gives_identical_rows_back(rule: Aggregator) -> None:
         return
     row = _matrix(1, 50, dtype=torch.float64)
     found = _ask(rule, _updates(row.repeat(_count(rule), 1))).update
-    assert _close(found, row[0], tolerance=1e-9), "identical rows do not give that row back"
+    assert _close(found, row[0], tolerance=1e-6), "identical rows do not give that row back"
 
 
 @_clause
@@ -253,9 +257,10 @@ def stays_finite_for_huge_and_tiny_values(rule: Aggregator) -> None:
         base = _matrix(count, 30, dtype=dtype)
         mixed = base * torch.tensor([1e30, 1e-30, 1.0])[torch.arange(count) % 3, None].to(dtype)
         zeros = torch.zeros_like(base)
-        for matrix in (base * 1e30, base * 1e-30, mixed, zeros):
+        jumping = (base, base * 1e30, base, base * 1e-30, mixed, base)
+        for matrices in ([base * 1e30] * 4, [base * 1e-30] * 4, [mixed] * 4, [zeros] * 4, jumping):
             server = Server(rule)
-            for _ in range(4):
+            for matrix in matrices:
                 out = server.aggregate(matrix)
                 assert not out.rejected and out.update.isfinite().all(), "a finite update gave NaN or Inf"
                 assert out.clients["weight"].isfinite().all(), "a finite update gave a weight that is not"
@@ -316,6 +321,7 @@ def bounds_the_outliers_it_claims_to_tolerate(rule: Aggregator) -> None:
     errors = outlier_errors(rule)
     if errors is not None:
         small, large = errors
+        assert small <= 1e3, f"outliers of size 1e6 move it by {small:.3g}, honest clients have a length of about 8"
         assert large <= 2 * small + 1e-6, f"outliers of 1e6 move it by {small:.3g}, of 1e9 by {large:.3g}"
 
 
@@ -331,8 +337,10 @@ def outlier_errors(rule: Aggregator, outliers: int | None = None) -> tuple[float
         honest = _matrix(count - outliers, 40, dtype=torch.float64)
         for direction in (torch.ones(40), -honest.mean(dim=0), _matrix(1, 40, seed=3)[0]):
             bad = (size * direction.double() / direction.double().norm()).repeat(outliers, 1)
-            result = _ask(rule, _updates(torch.cat([honest, bad]))).update
-            worst = max(worst, float((result - honest.mean(dim=0)).norm()))
+            bad += torch.arange(outliers)[:, None] * bad / 10  # no two of them are the same
+            for rounds in (0, 3):
+                result = _ask(rule, _updates(torch.cat([honest, bad])), rounds).update
+                worst = max(worst, float((result - honest.mean(dim=0)).norm()))
         return worst
 
     return error(1e6), error(1e9)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import bisect
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedseca.errors import InputError
-from fedseca.layout import Arrays, BufferPolicy, Layout, Malformed, as_tensor
+from fedseca.layout import Arrays, BufferPolicy, Layout, Malformed
+from fedseca.reading import identify, read_before, read_clients
 
 BLOCK_ELEMENTS = 1 << 20
 """How many numbers a block of all clients holds: what bounds the memory of the reference primitives."""
@@ -31,7 +28,7 @@ class Row(Protocol):
 
 @dataclass(frozen=True)
 class ArrayRow:
-    """A vector that lies in one or more flat arrays; with `before`, the pseudo-gradient before − arrays."""
+    """A vector that lies in one or more arrays; with `before`, the pseudo-gradient before − arrays."""
 
     segments: tuple[Tensor, ...]
     offsets: tuple[int, ...]
@@ -44,11 +41,21 @@ class ArrayRow:
         index = bisect.bisect_right(self.offsets, start) - 1
         while index < len(self.segments) and self.offsets[index] < stop:
             offset = self.offsets[index]
-            piece = self.segments[index][max(start - offset, 0) : stop - offset]
+            segment = self.segments[index]
+            piece = _flat_slice(segment, max(start - offset, 0), min(stop - offset, segment.numel()))
             pieces.append(piece.to(self.device, self.dtype))
             index += 1
         values = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return values if self.before is None else self.before.read(start, stop) - values
+
+
+def _flat_slice(array: Tensor, start: int, stop: int) -> Tensor:
+    """`array.reshape(-1)[start:stop]` without copying more of a non-contiguous array than the slice touches."""
+    if array.ndim <= 1 or array.is_contiguous():
+        return array.reshape(-1)[start:stop]
+    inner = array.numel() // array.shape[0]
+    first = start // inner
+    return array[first : -(-stop // inner)].reshape(-1)[start - first * inner : stop - first * inner]
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ class Updates:
         """
         clients = read_clients(source)
         ids = identify(clients, client_ids)
+        if not clients:
+            raise InputError("there are no updates")
         states = []
         for client, client_id in zip(clients, ids, strict=True):
             if isinstance(client.arrays, Malformed):
@@ -104,7 +113,7 @@ class Updates:
             states.append(client.arrays)
         reference = None if before is None else read_before(before)
         try:
-            layout = Layout.elect(states, buffers) if reference is None else Layout.of(reference, buffers)
+            layout = Layout.of(states[0] if reference is None else reference, buffers)
         except Malformed as problem:
             raise InputError(f"the updates cannot be aggregated: {problem}") from None
         for client, state, client_id in zip(clients, states, ids, strict=True):
@@ -125,11 +134,10 @@ class Updates:
         """The updates of clients whose arrays are known to fit the layout."""
         anchor = before if before is not None else (states[0] if states else {})
         device = next((anchor[e.name].device for e in layout.parameters if e.name in anchor), torch.device("cpu"))
-        dtype = torch.float64 if layout.dtype == torch.float64 else torch.float32
 
         def row(arrays: Arrays, origin: ArrayRow | None) -> ArrayRow:
-            segments = tuple(arrays[e.name].reshape(-1) for e in layout.parameters)
-            return ArrayRow(segments, layout.offsets, dtype, device, origin)
+            segments = tuple(arrays[e.name] for e in layout.parameters)
+            return ArrayRow(segments, layout.offsets, layout.compute_dtype, device, origin)
 
         origin = None if before is None else row(before, None)
         rows = tuple(row(state, origin) for state in states)
@@ -160,7 +168,7 @@ class Updates:
     @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype of the arithmetic."""
-        return torch.float64 if self.dtype == torch.float64 else torch.float32
+        return self.layout.compute_dtype
 
     def blocks(self, elements: int = BLOCK_ELEMENTS) -> Iterator[tuple[slice, Tensor]]:
         """(coordinates, K×b matrix) block by block, about `elements` numbers each, in the dtype of the arithmetic."""
@@ -204,98 +212,6 @@ class Updates:
         for entry in self.layout.beside:
             values = torch.stack([state[entry.name].to(self.device, entry.dtype) for state in self.states])
             exact = values if values.is_floating_point() else values.to(torch.int64)
-            medians[entry.name] = exact.median(dim=0).values.to(entry.dtype)
+            middle = exact.median(dim=0).values.to(entry.dtype)
+            medians[entry.name] = middle.clamp(min=0) if entry.is_variance else middle
         return medians
-
-
-@dataclass(frozen=True)
-class Client:
-    """One client as it arrived: its arrays or what is wrong with them."""
-
-    arrays: Arrays | Malformed
-    is_numpy: bool = False
-    label: str | None = None
-    """The file it came from, if it came from one."""
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of its keys means anything: the safetensors format keeps none."""
-        return self.label is None
-
-
-def read_clients(source: Any) -> list[Client]:
-    """The clients in any of the accepted forms. What is wrong with one client is kept in its place."""
-    if isinstance(source, np.ndarray | Tensor):
-        if source.ndim != 2:
-            raise InputError(f"updates must be a (clients, coordinates) matrix; found shape {tuple(source.shape)}")
-        return [_read_client(row) for row in source]
-    if isinstance(source, Sequence) and not isinstance(source, str | bytes):
-        clients = [_read_client(item) for item in source]
-        # A file's stem names the client, unless two files share it.
-        stems = [c.label and Path(c.label).stem for c in clients]
-        return [
-            replace(c, label=stem) if stem and stems.count(stem) == 1 else c
-            for c, stem in zip(clients, stems, strict=True)
-        ]
-    raise InputError(
-        f"updates must be a (clients, coordinates) matrix or a sequence of vectors, state dicts or safetensors files; "
-        f"found {type(source).__name__}"
-    )
-
-
-def _read_client(item: Any) -> Client:
-    label = os.fspath(item) if isinstance(item, str | os.PathLike) else None
-    try:
-        arrays, is_numpy = _read_arrays(item)
-        Layout.of(arrays)
-        return Client(arrays, is_numpy, label)
-    except Malformed as problem:
-        return Client(problem, label=label)
-
-
-def _read_arrays(item: Any) -> tuple[Arrays, bool]:
-    if isinstance(item, str | os.PathLike):
-        return read_file(item), False
-    if isinstance(item, np.ndarray | Tensor):
-        return {"": as_tensor(item)}, isinstance(item, np.ndarray)
-    if not hasattr(item, "items"):
-        raise Malformed(f"is a {type(item).__name__}, expected a vector, a state dict or a safetensors file")
-    arrays: dict[str, Tensor] = {}
-    for name, value in item.items():
-        if not isinstance(name, str) or not name:
-            raise Malformed(f"key {name!r} is not a name")
-        try:
-            arrays[name] = as_tensor(value)
-        except Malformed as problem:
-            raise Malformed(f"{name!r} {problem}") from None
-    return arrays, all(isinstance(value, np.ndarray) for value in item.values())
-
-
-def read_file(path: str | os.PathLike[str]) -> Arrays:
-    """A safetensors file as tensors on the mapped file: nothing is loaded until it is read."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            # The format keeps no order, so all files are read in the order of the names.
-            return {name: file.get_tensor(name) for name in sorted(file.keys())}
-    except (SafetensorError, OSError, RuntimeError, ValueError, TypeError) as problem:
-        reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-        raise Malformed(f"not a readable safetensors file: {reason}") from None
-
-
-def read_before(before: Any) -> Arrays:
-    """The global model that the clients started from: the caller's own, so a fault in it is an error."""
-    client = _read_client(before)
-    if isinstance(client.arrays, Malformed):
-        raise InputError(f"the global model before the round: {client.arrays}")
-    if not all(bool(torch.isfinite(value).all()) for value in client.arrays.values()):
-        raise InputError("the global model before the round holds NaN or Inf")
-    return client.arrays
-
-
-def identify(clients: Sequence[Client], client_ids: Sequence[object] | None) -> list[str]:
-    """The clients' ids as text: those given, else the file's name, else the position."""
-    if client_ids is None:
-        return [c.label if c.label is not None else str(index) for index, c in enumerate(clients)]
-    if len(client_ids) != len(clients):
-        raise InputError(f"{len(clients)} updates but {len(client_ids)} client ids")
-    return [str(client_id) for client_id in client_ids]

@@ -74,7 +74,12 @@ BAD = {
     "too few": (["--rule", "krum", "--set", "num_byzantine=9"], "krum needs at least 12 clients, 5 of 5 were admitted"),
     "no such file": (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
     "a folder": (["."], "is a folder, give its files"),
-    "bad rate": (["--learning-rate", "nan"], "learning_rate must be a finite number above 0; found nan"),
+    "bad rate": (["--learning-rate", "nan", "--global", str(BEFORE)], "learning_rate must be a finite number above 0"),
+    "rate alone": (["--learning-rate", "0.5"], "--learning-rate is the step from the global model: give --global too"),
+    "no number": (["--learning-rate", "fast"], "Invalid value for '--learning-rate'"),
+    "bad seed": (["--seed", "-1"], "seed must be an integer ≥ 0; found -1"),
+    "bad buffers": (["--buffers", "mean"], "Invalid value for '--buffers'"),
+    "unknown option": (["--colour"], "No such option '--colour'"),
     "missing global": (["--global", "nowhere"], "nowhere: no such file"),
     "broken global": (["--global", str(PLUGIN)], "the global model before the round: not a readable safetensors file"),
 }
@@ -103,12 +108,29 @@ def test_an_output_that_cannot_be_written(files, tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 
+def test_a_missing_option_is_one_line(files):
+    done = run("aggregate", *files)
+    assert done.returncode == 2 and "Missing option '--output'" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_old_terminal_is_no_reason_to_fail():
+    done = run("list", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "fedseca" in done.stdout
+
+
+def test_help_and_version():
+    assert "aggregate" in run().stdout and "aggregate" in run("--help").stdout
+    assert run("--version").stdout.startswith("fedseca 0.")
+
+
 def test_a_file_name_or_key_cannot_paint_the_terminal(files, tmp_path):
-    nasty = tmp_path / "[red]x[nope].safetensors"
+    nasty = tmp_path / "[red]x[nope]\x1b[2J.safetensors"
     save_file({"[/]\x1b[2J": torch.ones(3)}, nasty)
     done = run("aggregate", *files, nasty, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "[red]x[nope] was rejected: missing key 'w'" in done.stdout and "\x1b" not in done.stdout
+    assert r"[red]x[nope]\x1b[2J was rejected: missing key 'w'" in done.stdout and "\x1b" not in done.stdout
+    done = run("aggregate", tmp_path / "no\x1b[2J", "-o", tmp_path / "out")
+    assert done.returncode == 2 and "\x1b" not in done.stderr
 
 
 def test_list_is_derived_from_the_declarations():
@@ -152,7 +174,15 @@ def test_a_broken_plugin_is_one_line(tmp_path, content, message):
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("plugin", ["no_such_module", "no/such/file.py"])
+def test_a_rule_without_a_docstring_is_listed(tmp_path):
+    text = PLUGIN.read_text()
+    bare = text[: text.index('    """The mean of the clients')] + text[text.index("    slack:") :]
+    (tmp_path / "bare.py").write_text(bare)
+    done = run("--plugin", tmp_path / "bare.py", "list")
+    assert done.returncode == 0 and "norm_median" in done.stdout
+
+
+@pytest.mark.parametrize("plugin", ["no_such_module", "no/such/file.py", ""])
 def test_a_missing_plugin_is_one_line(plugin):
     done = run("--plugin", plugin, "list")
     assert done.returncode == 2 and plugin in done.stderr and done.stderr.count("\n") == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedseca
+from fedseca.cli.aggregate import aggregate
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -34,3 +35,12 @@ def test_the_commands_that_are_shown_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"make (\w+)", README)):
         assert f"\n{target}:" in makefile, target
+
+
+def test_the_table_that_is_shown_is_what_make_run_prints(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    files = sorted((ROOT / "examples" / "updates").glob("*.safetensors"))
+    aggregate(files, tmp_path / "out", before=ROOT / "examples" / "before.safetensors")
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    shown = README[README.index("fedseca: 6 clients") :].splitlines()
+    assert shown[: len(printed) - 2] == printed[:-2]  # but for the name of the output

@@ -326,6 +326,7 @@ class FedsecaResult(NamedTuple):
     rho: list[float]
     clip_factor: list[float]
     adopted: list[float]
+    weight: list[float]
     omega: list[list[float]]
     elected: list[int]
 
@@ -414,4 +415,8 @@ def fedseca(
     # ğ = β·ğ_before + (1 − β)·g̃
     before = previous if previous is not None else [0.0] * size
     update = [momentum * p + (1 - momentum) * g for p, g in zip(before, merged, strict=True)]
-    return FedsecaResult(update, rho, clip_factor, adopted, omega, elected)
+    # a client's share of all that entered, with its δ where that is the same for every coordinate
+    same = [1] * count if coordinatewise or not election else ballots
+    entered = [same[k] * sum(enters[k]) for k in clients]
+    weight = [e / sum(entered) if sum(entered) else 0.0 for e in entered]
+    return FedsecaResult(update, rho, clip_factor, adopted, weight, omega, elected)

@@ -17,6 +17,9 @@ def matrices(draw, dtype: torch.dtype = torch.float64, min_clients=1, max_client
     clients, dim = draw(st.integers(min_clients, max_clients)), draw(st.integers(1, max_dim))
     value = st.one_of(_ROUND, _PLAIN, _EXTREME) if extremes else st.one_of(_ROUND, _PLAIN)
     rows = [[draw(value) for _ in range(dim)] for _ in range(clients)]
+    for k in range(clients):
+        size = draw(st.sampled_from([1.0] * 6 + [1e-30, 1e8, 1e28])) if extremes else 1.0
+        rows[k] = [max(-3e38, min(3e38, x * size)) for x in rows[k]]
     for k in range(1, clients):
         if draw(st.integers(0, 5)) == 0:
             rows[k] = list(rows[draw(st.integers(0, k - 1))])

@@ -42,6 +42,7 @@ def compare(matrix: torch.Tensor, previous: torch.Tensor | None = None, **parame
     assert answer.clients["concordance"].tolist() == expected.omega
     assert_close(answer.clients["clip_factor"], expected.clip_factor, 1e-12)
     assert_close(answer.clients["adopted"], expected.adopted, 1e-12)
+    assert_close(answer.clients["weight"], expected.weight, 1e-12)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -61,11 +62,10 @@ def test_equals_its_oracle_with_any_switches_together(data, switches, variant):
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize("clients", range(1, 65))
 def test_equals_its_oracle_from_1_to_64_clients(clients, dtype):
-    matrix = generic(clients, 23, seed=clients, dtype=dtype)
+    matrix = generic(clients, 11, seed=clients, dtype=dtype)
     matrix[:, 3] = 0
     matrix[clients // 2] = matrix[0]
-    variants_and_ablations = list(itertools.product(VARIANTS, ABLATIONS))
-    for variant, ablation in variants_and_ablations if clients in (1, 2, 5, 8, 33, 64) else variants_and_ablations[:1]:
+    for variant, ablation in itertools.product(VARIANTS, ABLATIONS):
         compare(matrix, **{"variant": variant, "sparsity": 0.6, **ablation})
 
 

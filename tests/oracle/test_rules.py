@@ -1,7 +1,9 @@
 """The other thirteen rules against their oracles."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 import fedseca
 from fedseca.aggregators import Aggregation
+from fedseca.aggregators.fldetector import _has_clusters, _two_means
 from fedseca.updates import Updates
 from tests.oracle import equations
 from tests.oracle.matrices import assert_close, generic, matrices
@@ -46,13 +49,20 @@ def test_fedavg_with_weights(matrix, data):
 def test_cwmed(matrix):
     answer = ask(matrix, "cwmed")
     assert answer.update.tolist() == equations.cwmed(matrix.tolist())
-    assert answer.clients["weight"].sum() == pytest.approx(1)
+    hits = [sum(x == m for x, m in zip(row, answer.update.tolist(), strict=True)) for row in matrix.tolist()]
+    assert_close(answer.clients["weight"], [h / sum(hits) for h in hits], 1e-12)
 
 
 @given(matrix=matrices(), trim=st.sampled_from([0.0, 0.1, 0.2, 1 / 3, 0.45, 0.49]))
 def test_cwtm(matrix, trim):
     scale = matrix.abs().max(dim=0).values
-    assert_close(ask(matrix, "cwtm", trim=trim).update, equations.cwtm(matrix.tolist(), trim), 1e-12, scale)
+    answer = ask(matrix, "cwtm", trim=trim)
+    assert_close(answer.update, equations.cwtm(matrix.tolist(), trim), 1e-12, scale)
+    cut = math.floor(trim * len(matrix) + 1e-9)
+    columns = [sorted(column) for column in matrix.T.tolist()]
+    inner = [(column[cut], column[len(column) - 1 - cut]) for column in columns]
+    hits = [sum(lo <= x <= hi for x, (lo, hi) in zip(row, inner, strict=True)) for row in matrix.tolist()]
+    assert_close(answer.clients["weight"], [h / sum(hits) for h in hits], 1e-12)
 
 
 def test_cwtm_trims_what_the_share_says_whatever_rounding_does():
@@ -106,7 +116,9 @@ def test_rfa(matrix, iterations):
 @given(clients=CLIENTS, seed=SEEDS)
 def test_rfa_on_generic_clients(clients, seed):
     matrix = generic(clients, 7, seed)
-    assert_close(ask(matrix, "rfa").update, equations.rfa(matrix.tolist()), 1e-10, size(matrix))
+    answer = ask(matrix, "rfa")
+    assert_close(answer.update, equations.rfa(matrix.tolist()), 1e-10, size(matrix))
+    assert_close(answer.clients["weight"] @ matrix, answer.update.tolist(), 1e-12, size(matrix))
 
 
 @given(matrix=matrices(), threshold=st.sampled_from([0.2, 5.0, 1e6]))
@@ -120,7 +132,21 @@ def test_huber(matrix, threshold):
 @given(clients=CLIENTS, seed=SEEDS)
 def test_huber_on_generic_clients(clients, seed):
     matrix = generic(clients, 7, seed)
-    assert_close(ask(matrix, "huber").update, equations.huber(matrix.tolist()), 1e-6, size(matrix))
+    answer = ask(matrix, "huber")
+    assert_close(answer.update, equations.huber(matrix.tolist()), 1e-6, size(matrix))
+    assert_close(answer.clients["weight"] @ matrix, answer.update.tolist(), 1e-12, size(matrix))
+
+
+@given(clients=CLIENTS, seed=SEEDS, threshold=st.sampled_from([0.2, 1.0, 100.0]))
+def test_huber_rests_where_the_loss_has_no_slope(clients, seed, threshold):
+    """Σ_k Φ'(‖c − g_k‖)·(c − g_k)/‖c − g_k‖ = Σ_k min[1, τ/‖c − g_k‖]·(c − g_k) = 0"""
+    matrix = generic(clients, 7, seed)
+    centre = ask(matrix, "huber", threshold=threshold, iterations=5000, tolerance=1e-12).update
+    offsets = centre - matrix
+    lengths = offsets.norm(dim=1, keepdim=True)
+    assume(bool((lengths > 1e-3).all()))  # at a client itself the slope jumps where τ is small
+    slope = (offsets * (threshold / lengths).clamp(max=1)).sum(dim=0)
+    assert float(slope.norm()) < 1e-5 * threshold * clients
 
 
 @given(matrix=matrices(), radius=st.sampled_from([0.5, 100.0]), iterations=st.integers(1, 4), data=st.data())
@@ -137,17 +163,18 @@ def buckets_of(answer: Aggregation) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("bucket_size", [1, 2, 3])
-@given(clients=CLIENTS, seed=SEEDS, radius=st.sampled_from([1.0, 100.0]))
-def test_cc_randbucket(bucket_size, clients, seed, radius):
-    matrix, centre = generic(clients, 6, seed), generic(1, 6, seed + 1)[0]
+@given(matrix=matrices(), seed=SEEDS, radius=st.sampled_from([1.0, 100.0]))
+def test_cc_randbucket(bucket_size, matrix, seed, radius):
+    clients, centre = len(matrix), generic(1, matrix.shape[1], seed)[0]
     answer = ask(matrix, "cc_randbucket", {"centre": centre}, seed, radius=radius, bucket_size=bucket_size)
     buckets = buckets_of(answer)
     full, rest = divmod(clients, bucket_size)
     assert [len(b) for b in buckets] == [bucket_size] * full + [rest] * (rest > 0)
     expected = equations.cc_randbucket(matrix.tolist(), centre.tolist(), buckets, radius)
-    assert_close(answer.update, expected, 1e-10, size(matrix))
+    scale = size(matrix) + size(centre)
+    assert_close(answer.update, expected, 1e-10, scale)
     combined = answer.clients["weight"] @ matrix + (1 - answer.clients["weight"].sum()) * centre
-    assert_close(combined, expected, 1e-10, size(matrix))
+    assert_close(combined, expected, 1e-10, scale)
 
 
 def test_random_buckets_are_random_and_seeded():
@@ -158,27 +185,31 @@ def test_random_buckets_are_random_and_seeded():
 
 
 @pytest.mark.parametrize("bucket_size", [1, 2, 3])
-@given(clients=CLIENTS, seed=SEEDS, radius=st.sampled_from([1.0, 100.0]), first=st.booleans())
-def test_cc_seqbucket(bucket_size, clients, seed, radius, first):
-    matrix = generic(clients, 6, seed)
-    centre = torch.zeros(6, dtype=torch.float64) if first else generic(1, 6, seed + 1)[0]
+@given(matrix=matrices(), seed=SEEDS, radius=st.sampled_from([1.0, 100.0]), first=st.booleans())
+def test_cc_seqbucket(bucket_size, matrix, seed, radius, first):
+    clients = len(matrix)
+    centre = generic(1, matrix.shape[1], seed)[0] * (not first)
     answer = ask(matrix, "cc_seqbucket", {"centre": centre}, seed, radius=radius, bucket_size=bucket_size)
     buckets = buckets_of(answer)
     groups = equations.sequential_groups(matrix.tolist(), centre.tolist(), bucket_size)
     assert len(buckets) == math.ceil(clients / bucket_size)
-    for bucket in buckets:  # one client from each group, where there is one left
+    cosines = [equations.signed_squared_cosine(g, centre.tolist()) for g in matrix.tolist()]
+    told_apart = first or min((abs(a - b) for a, b in itertools.pairwise(sorted(cosines)) if a != b), default=1) > 1e-9
+    for bucket in buckets if told_apart and len(set(cosines)) == len(cosines) else ():
+        # one client from each group, where there is one left
         owners = [next(s for s, group in enumerate(groups) if k in group) for k in bucket]
         assert len(set(owners)) == len(owners)
     # The order within a bucket does not matter to clipping.
     expected = equations.cc_seqbucket(matrix.tolist(), centre.tolist(), buckets, radius)
-    assert_close(answer.update, expected, 1e-10, size(matrix))
+    scale = size(matrix) + size(centre)
+    assert_close(answer.update, expected, 1e-10, scale)
     combined = answer.clients["weight"] @ matrix + (1 - answer.clients["weight"].sum()) * centre
-    assert_close(combined, expected, 1e-10, size(matrix))
+    assert_close(combined, expected, 1e-10, scale)
 
 
 @given(clients=CLIENTS, seed=SEEDS, repeat=st.booleans(), zero=st.booleans())
 def test_copod_dos(clients, seed, repeat, zero):
-    matrix = generic(clients, 5, seed)
+    matrix = generic(clients, 5, seed) * 10.0 ** (seed % 61 - 30)
     if repeat and clients > 2:
         matrix[1] = matrix[0]
     if zero:
@@ -243,6 +274,34 @@ def test_fldetector_scores(clients, seed, window):
         assert_close(out.update, equations.fedavg(kept), 1e-12, size(noisy))
         aggregates.append(out.update.tolist())
         previous = noisy.tolist()
+
+
+@given(values=st.lists(st.floats(0, 1), min_size=3, max_size=9), seed=SEEDS)
+def test_two_means_is_the_best_split_of_the_numbers(values, seed):
+    ordered = sorted(values)
+    assume(ordered[-1] - ordered[0] > 1e-3)
+
+    def spread(numbers: list[float]) -> float:
+        return math.fsum((x - math.fsum(numbers) / len(numbers)) ** 2 for x in numbers)
+
+    best = min(spread(ordered[:cut]) + spread(ordered[cut:]) for cut in range(1, len(ordered)))
+    found, labels = _two_means(np.array(ordered), torch.Generator().manual_seed(seed))
+    assert found == pytest.approx(best, rel=1e-6, abs=1e-9)
+    halves = [[x for x, label in zip(ordered, labels, strict=True) if label == side] for side in (0, 1)]
+    assert spread(halves[0]) + spread(halves[1]) == pytest.approx(best, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "clusters"),
+    [
+        ([0.0, 0.01, 0.02, 0.03, 0.98, 0.99, 1.0], True),
+        ([0.0, 0.02, 0.03, 0.01, 0.02, 1.0], True),
+        ([0.0, 0.15, 0.3, 0.42, 0.58, 0.7, 0.86, 1.0], False),
+    ],
+)
+def test_the_gap_statistic_sees_clusters_where_there_are_some(values, clusters):
+    for seed in range(5):
+        assert _has_clusters(np.array(values), 20, torch.Generator().manual_seed(seed)) is clusters
 
 
 def test_fldetector_finds_the_liars_and_suspects_no_one_else():

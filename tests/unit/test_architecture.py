@@ -1,12 +1,16 @@
 """The house stands as it was drawn: imports point one way, and the facade is small and documented."""
 
 import ast
+import doctest
 import inspect
 import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 import fedseca
+from fedseca import declare, server, testing, updates
 
 SOURCE = Path(fedseca.__file__).parent
 
@@ -16,6 +20,7 @@ ORDER = [
     "declare",
     "files",
     "layout",
+    "reading",
     "updates",
     "screening",
     "ops",
@@ -71,6 +76,12 @@ def test_every_public_name_is_documented():
     for name, rule in fedseca.AGGREGATORS.items():
         assert "Cost: " in (rule.__doc__ or ""), f"{name} does not say what it costs"
     assert len(fedseca.__all__) <= 16
+
+
+def test_the_examples_in_docstrings_hold():
+    for module in (server, declare, updates, testing):
+        assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
+    assert doctest.testmod(server, extraglobs={"torch": torch}).attempted >= 3
 
 
 def test_importing_brings_in_no_optional_library():

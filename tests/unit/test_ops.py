@@ -51,11 +51,12 @@ def test_selections(matrix):
     assert trimmed.share.sum() == pytest.approx(1)
 
 
-def test_the_share_of_a_median_is_the_share_of_coordinates():
+def test_the_share_of_a_selection_is_the_share_of_the_selected_values():
     matrix = torch.tensor([[1.0, 5.0, 3.0, 2.0], [2.0, 4.0, 3.0, 1.0], [3.0, 3.0, 3.0, 0.0]])
-    third = 1 / 3
-    # coordinate 0 is client 1's, 1 is client 1's, 2 is everybody's, 3 is client 1's
-    assert ops.median(collect(matrix)).share.tolist() == pytest.approx([third / 4, (3 + third) / 4, third / 4])
+    # coordinates 0, 1 and 3 are client 1's, coordinate 2 is everybody's
+    assert ops.median(collect(matrix)).share.tolist() == pytest.approx([1 / 6, 4 / 6, 1 / 6])
+    assert ops.trimmed_mean(collect(matrix), 1).share.tolist() == pytest.approx([1 / 6, 4 / 6, 1 / 6])
+    assert ops.trimmed_mean(collect(matrix), 0).share.tolist() == pytest.approx([1 / 3] * 3)
 
 
 @given(matrix=matrices(torch.float32))

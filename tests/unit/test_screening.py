@@ -47,8 +47,13 @@ BAD_STATES = {
         "dtype float32 of 'bn.num_batches_tracked', expected integer",
     ),
     "complex": (changed(fc__bias=torch.ones(2, dtype=torch.complex64)), "dtype complex64 is not supported"),
-    "sparse": (changed(fc__bias=torch.ones(2).to_sparse()), "'fc.bias' is a sparse or data-less tensor"),
-    "meta": (changed(fc__bias=torch.ones(2, device="meta")), "'fc.bias' is a sparse or data-less tensor"),
+    "sparse": (changed(fc__bias=torch.ones(2).to_sparse()), "'fc.bias' is a sparse, nested or data-less tensor"),
+    "meta": (changed(fc__bias=torch.ones(2, device="meta")), "'fc.bias' is a sparse, nested or data-less tensor"),
+    "nested": (
+        changed(fc__bias=torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)),
+        "'fc.bias' is a sparse, nested or data-less tensor",
+    ),
+    "a class": (dict, "cannot be read: TypeError"),
     "text": (changed(fc__bias="hello"), "'fc.bias' is a str, expected a tensor or array"),
     "object array": (changed(fc__bias=np.array([None, {}])), "'fc.bias' dtype object is not supported"),
     "empty": ({}, "empty: no floating-point coordinate in it"),
@@ -117,6 +122,58 @@ def test_two_answers_of_one_client_count_once():
     assert [str(r) for r in out.rejected] == ["a (duplicate id, the first is kept)"]
 
 
+def test_garbage_in_a_clients_name_does_not_displace_it():
+    out = fedseca.Server("fedavg").aggregate(torch.tensor([[NAN], [2.0], [4.0], [8.0]]), ["a", "b", "a", "a"])
+    assert out.client_ids == ("b", "a") and out.update == 3
+    assert [r.reason for r in out.rejected] == ["1 NaN, first at coordinate 0", "duplicate id, the first is kept"]
+
+
+def test_a_value_must_fit_the_precision_of_its_own_array():
+    honest = [{"w": torch.ones(2).half(), "n": torch.ones(1)} for _ in range(4)]
+    liar = {"w": torch.tensor([1e30, 0]), "n": torch.ones(1)}
+    out = fedseca.Server("fedavg").aggregate([*honest, liar])
+    assert out.rejected[0].reason == "1 Inf, first at w[0]" and out.update["w"].tolist() == [1, 1]
+
+
+def test_a_multitude_of_extra_keys_is_one_short_reason():
+    keys = {f"layer.{k}": torch.ones(1) for k in range(500)}
+    flood = keys | {f"extra.{k}": torch.ones(0) for k in range(20_000)}
+    out = fedseca.Server("fedavg").aggregate([keys, keys, flood])
+    assert out.rejected[0].reason == "extra key 'extra.0' and 19999 more"
+
+
+def test_arrays_of_unusual_memory_are_read_as_they_are():
+    inside = np.zeros(4, [("a", "i1"), ("b", "f4")])
+    inside["b"] = [1, 2, 3, 4]
+    counter = np.array(7, dtype=">i8")
+    state = {"w": inside["b"], "num_batches_tracked": counter}
+    out = fedseca.Server("fedavg").aggregate([state, {"w": np.ones(4, np.float32), "num_batches_tracked": np.array(9)}])
+    assert not out.rejected and out.update["w"].tolist() == [1, 1.5, 2, 2.5] and out.update["num_batches_tracked"] == 7
+
+
+def test_a_client_does_not_gain_votes_by_answering_often():
+    bad = {"zzz": torch.ones(7)}
+    out = fedseca.Server("fedavg").aggregate([*[bad] * 4, good(0), good(1)], ["m"] * 4 + ["a", "b"])
+    assert out.client_ids == ("a", "b")
+
+
+def test_without_a_majority_nobody_decides_what_is_expected():
+    odd = [{"zzz": torch.ones(7)}] * 2
+    with pytest.raises(NotEnoughClients, match=r"0 of 5 .*no majority of the clients sent the same arrays"):
+        fedseca.aggregate([*odd, None, good(0), good(1)])
+    model = fedseca.aggregate([*odd, None, good(0), good(1)], rule="fedavg", before=good(2))
+    assert model.keys() == good(2).keys()
+
+
+def test_the_order_of_the_global_model_is_no_clients_fault(tmp_path):
+    save_file(good(0), tmp_path / "before.safetensors")
+    for before in (tmp_path / "before.safetensors", dict(sorted(good(0).items()))):
+        swapped = {name: good(3)[name] for name in ("fc.bias", "fc.weight", "bn.running_var", "bn.num_batches_tracked")}
+        out = fedseca.Server("fedavg").aggregate([good(1), good(2), swapped], before=before)
+        assert [r.reason for r in out.rejected] == ["keys reordered, first at 'fc.bias'"]
+        assert list(out.model) == list(good(1))
+
+
 def test_precision_is_no_fault_and_a_minority_does_not_decide_it():
     rows = [torch.ones(2), torch.ones(2, dtype=torch.float64), torch.ones(2), torch.ones(2).half()]
     out = fedseca.Server("fedavg").aggregate(rows)
@@ -129,11 +186,12 @@ def test_clients_that_differ_in_precision_alone_are_one_majority():
     assert len(out.rejected) == 3 and out.update.shape == (2,)
 
 
+@pytest.mark.parametrize("dim", [1, 8])
 @pytest.mark.parametrize("value", [1e200, -1e308])
 @pytest.mark.parametrize("rule", ["rfa", "huber", "cclip", "krum", "fedseca", "copod_dos"])
-def test_one_float64_client_cannot_overflow_the_distances(value, rule):
-    matrix = torch.randn(6, 8, dtype=torch.float64)
-    matrix[2, 1] = value
+def test_one_float64_client_cannot_overflow_the_distances(value, rule, dim):
+    matrix = torch.randn(6, dim, dtype=torch.float64)
+    matrix[2, 0] = value
     out = fedseca.Server(rule).aggregate(matrix)
     assert "too large to compute with" in out.rejected[0].reason and out.update.isfinite().all()
 
@@ -145,7 +203,7 @@ def test_an_update_too_large_for_half_precision_is_left_out():
     assert [r.reason for r in out.rejected] == ["2 Inf, first at coordinate 0"] and torch.equal(out.model, before)
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, NAN, INF])
+@pytest.mark.parametrize("weight", [0.0, -1.0, NAN, INF, "a", [1], 1j, None, 10**400])
 def test_a_declared_weight_is_screened_too(weight):
     out = fedseca.Server("fedavg").aggregate(torch.tensor([[1.0], [5.0], [3.0]]), weights=[1, weight, 1])
     assert out.update == 2 and "expected a finite number above 0" in out.rejected[0].reason
@@ -179,6 +237,7 @@ def test_files_that_are_broken(tmp_path):
         "cut": content[:-3],
         "header": b"\xff" * 8 + content[8:],
         "empty": b"",
+        "nameless": save({"": torch.ones(3)}),
         "pickle": b"\x80\x04\x95\x00cposix\nsystem\n(S'touch pwned'\ntR.",
     }
     for name, bad in broken.items():
@@ -186,7 +245,9 @@ def test_files_that_are_broken(tmp_path):
     out = fedseca.Server("fedavg").aggregate(sorted(tmp_path.iterdir()))
     assert out.client_ids == ("good-0", "good-1", "good-2")
     assert {r.client_id for r in out.rejected} == set(broken)
-    assert all(r.reason.startswith("not a readable safetensors file") for r in out.rejected)
+    for rejection in out.rejected:
+        expected = "key '' is not a name" if rejection.client_id == "nameless" else "not a readable safetensors file"
+        assert rejection.reason.startswith(expected)
 
 
 def test_the_order_of_keys_in_files_means_nothing(tmp_path):
@@ -197,10 +258,12 @@ def test_the_order_of_keys_in_files_means_nothing(tmp_path):
 
 def test_a_reason_cannot_carry_escape_sequences_or_a_novel():
     nasty = {"\x1b[2Jw\nx" + "y" * 5000: torch.ones(1)}
-    out = fedseca.Server("fedavg").aggregate([good(0), good(1) | nasty, {**good(2), "fc.bias": "\x1b"}])
+    out = fedseca.Server("fedavg").aggregate([good(0), good(1), good(2) | nasty, {**good(2), "fc.bias": "\x1b"}])
     assert len(out.rejected) == 2
     for rejection in out.rejected:
         assert rejection.reason.isprintable() and len(rejection.reason) <= 200
+    ids = ["a", "\x1b[2J", "\udcff"]
+    assert fedseca.Server("fedavg").aggregate(torch.ones(3, 1), ids).client_ids == ("a", r"\x1b[2J", r"\udcff")
 
 
 def test_the_callers_own_mistakes_are_errors():

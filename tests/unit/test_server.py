@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,14 +85,83 @@ def test_state_dict_is_a_copy():
     assert not (restored.state_dict()["state"]["momentum"] == 99).any()
 
 
-def test_another_number_of_coordinates_is_refused_where_something_is_remembered():
-    server = fedseca.Server("cclip")
-    server.aggregate(rounds(1)[0])
-    with pytest.raises(InputError, match="remembers updates of 12 coordinates; found 3"):
-        server.aggregate(torch.randn(5, 3))
+def test_where_something_is_remembered_later_rounds_must_have_the_arrays_of_the_first(tmp_path):
+    first = [{"a": torch.tensor([2.0]), "b": torch.tensor([4.0])}] * 3
+    swapped = [{"b": torch.tensor([4.0]), "a": torch.tensor([2.0])}] * 3
+    server = fedseca.Server("fedseca", sparsity=0.0)
+    server.aggregate(first)
+    server.save(tmp_path)
+    for remembering in (server, fedseca.Server("fedseca", sparsity=0.0).load(tmp_path)):
+        with pytest.raises(fedseca.NotEnoughClients, match="keys reordered"):
+            remembering.aggregate(swapped)
+        # Whatever a majority sends later, the honest minority is what counts.
+        out = remembering.aggregate([*swapped, torch.ones(3), *first[:1]])
+        assert out.update == {"a": torch.tensor([1.5]), "b": torch.tensor([3.0])} and len(out.rejected) == 4
+    with pytest.raises(InputError, match="not that of earlier rounds: missing key 'a'"):
+        server.aggregate(first, before={"b": torch.ones(1)})
     free = fedseca.Server("cwmed")
-    free.aggregate(rounds(1)[0])
+    free.aggregate(first)
     assert free.aggregate(torch.randn(5, 3)).update.shape == (3,)
+
+
+def test_a_result_that_is_not_finite_is_not_returned_and_not_remembered():
+    server = fedseca.Server("fedseca", learning_rate=10.0, sparsity=0.0, momentum=0.1)
+    with pytest.raises(fedseca.FedsecaError, match="the aggregate is not finite: the round is void"):
+        server.aggregate(torch.full((3, 2), 2e38), before=torch.full((2,), 1e38))
+    assert server.round == 0 and server.state_dict()["state"] == {}
+
+
+def test_fldetector_survives_a_client_that_changes_its_size_wildly():
+    """One wild round must not poison the memory for the honest rounds after it."""
+    generator = torch.Generator().manual_seed(0)
+    for dim in (1, 6):
+        for dtype, scales in ((torch.float32, (1, 1e37, 1, 1e-37, 1)), (torch.float64, (1e-200, 1e140, 1, 1e-150, 1))):
+            server = fedseca.Server("fldetector")
+            for scale in (*scales, 1, 1, 1):
+                matrix = torch.randn(5, dim, generator=generator, dtype=torch.float64)
+                matrix[4] *= scale
+                assert server.aggregate(matrix.to(dtype)).update.isfinite().all()
+
+
+def test_the_answer_is_numpy_where_most_clients_are():
+    arrays = [np.ones(3, np.float32)] * 3
+    assert isinstance(fedseca.aggregate([*arrays, torch.ones(3)], rule="fedavg"), np.ndarray)
+    assert isinstance(fedseca.aggregate([*arrays[:1], torch.ones(3)], rule="fedavg"), torch.Tensor)
+    model = fedseca.aggregate(arrays, rule="fedavg", before=torch.zeros(3).bfloat16())
+    assert model.dtype == np.float32 and model.tolist() == [1, 1, 1]
+
+
+def test_an_updates_variance_may_be_negative_but_a_models_may_not():
+    before = {"running_var": torch.ones(1), "w": torch.ones(1)}
+    models = [{"running_var": torch.tensor([3.0]), "w": torch.ones(1)}] * 3
+    out = fedseca.Server("fedavg", buffers="aggregate").aggregate(models, before=before)
+    assert out.update["running_var"] == -2 and out.model["running_var"] == 3
+
+
+def test_low_precision_updates_are_remembered_in_full_precision():
+    server = fedseca.Server("cclip")
+    server.aggregate(torch.full((3, 2), 1 / 3).bfloat16())
+    assert server.state_dict()["state"]["centre"].dtype == torch.float32
+
+
+def test_saving_deletes_no_file_of_others(tmp_path):
+    (tmp_path / "state-ohio.safetensors").write_bytes(b"mine")
+    server = fedseca.Server("fedseca")
+    for matrix in rounds(3):
+        server.aggregate(matrix)
+        server.save(tmp_path)
+    assert (tmp_path / "state-ohio.safetensors").read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": {}}, {"state": {"momentum": torch.ones(9)}}, {"layout": None}, {"round": "x"}]
+)
+def test_a_state_that_cannot_be_this_rules_is_refused(change):
+    server = fedseca.Server("fedseca")
+    server.aggregate(rounds(1)[0])
+    with pytest.raises(StateError, match="the saved state is broken"):
+        fedseca.Server("fedseca").load_state_dict(server.state_dict() | change)
 
 
 def damage(folder, how):
@@ -164,6 +234,9 @@ def test_bad_settings_of_the_server_itself():
         fedseca.Server("fedavg", buffers="mean")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="learning_rate must be a finite number above 0; found -1"):
         fedseca.Server("fedavg", learning_rate=-1)
+    for seed in (-1, 1.5, "0"):
+        with pytest.raises(InputError, match="seed must be an integer ≥ 0"):
+            fedseca.Server("fedavg", seed=seed)  # type: ignore[arg-type]
 
 
 def test_optional_libraries_are_named_when_they_are_missing(monkeypatch):

@@ -25,11 +25,11 @@ class RandomBuckets(Bucketing):
         buckets = [order[i : i + self.bucket_size] for i in range(0, len(order), self.bucket_size)]
         means = [MeanRow(tuple(updates.rows[k] for k in bucket)) for bucket in buckets]
         mixed = updates.with_rows(means, [str(b) for b in range(len(buckets))])
-        update, clipped = clip_around(mixed, state[CENTRE], self.radius, self.iterations)
+        centre, clipped = clip_around(mixed, state[CENTRE], self.radius, self.iterations)
         weight, factor, bucket_of = torch.zeros(3, len(updates), dtype=torch.float64)
         for index, bucket in enumerate(buckets):
             weight[bucket] = clipped.weight[index] / len(bucket)
             factor[bucket] = clipped.clip_factor[index]
             bucket_of[bucket] = index
         diagnostics = {"weight": weight, "clip_factor": factor, "bucket": bucket_of}
-        return Aggregation(update, diagnostics, {CENTRE: update.clone()})
+        return self.answer(updates, centre, diagnostics)

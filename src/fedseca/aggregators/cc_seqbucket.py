@@ -37,7 +37,7 @@ class SequentialBuckets(Bucketing):
             factor[bucket] = clipped.clip_factor
             bucket_of[bucket] = index
         diagnostics = {"weight": weight, "clip_factor": factor, "bucket": bucket_of}
-        return Aggregation(centre, diagnostics, {CENTRE: centre.clone()})
+        return self.answer(updates, centre, diagnostics)
 
 
 def _cosine_with(updates: Updates, vector: Tensor) -> list[float]:

@@ -14,11 +14,6 @@ from fedseca.updates import Updates
 CENTRE = "centre"
 
 
-def clip_factors(radius: float, norms: Tensor) -> Tensor:
-    """min[1, τ/‖x_k‖]: what brings each vector within the radius; 1 for a zero vector."""
-    return torch.where(norms > radius, radius / norms, 1.0)
-
-
 @dataclass(frozen=True)
 class Clipped:
     """v as a combination of the rows and the centre it started from, which are all that is needed to go on."""
@@ -29,18 +24,17 @@ class Clipped:
 
 
 def clip_around(updates: Updates, centre: Tensor, radius: float, iterations: int) -> tuple[Tensor, Clipped]:
-    """v ← v + 1/K·Σ_k (g_k − v)·min[1, τ/‖g_k − v‖], `iterations` times, from the centre."""
+    """v ← v + 1/K·Σ_k (g_k − v)·min[1, τ/‖g_k − v‖], `iterations` times, from the centre; v in compute dtype."""
     count = len(updates)
     rows = updates.with_rows((*updates.rows, updates.vector_row(centre)), (*updates.client_ids, CENTRE))
     combination = torch.zeros(count + 1, dtype=torch.float64)
     combination[count] = 1
     for _ in range(iterations):
-        factor = clip_factors(radius, ops.residual_norms(rows, combination)[:count])
+        factor = ops.clip_factors(radius, ops.residual_norms(rows, combination)[:count])
         combination = combination * (1 - factor.mean())
         combination[:count] += factor / count
-    # A centre of another device or dtype than the round's is brought to it by its row.
     clipped = Clipped(combination[:count], float(combination[count]), factor)
-    return ops.weighted_sum(rows, combination), clipped
+    return ops.weighted_sum(rows, combination, updates.compute_dtype), clipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +53,10 @@ class Clipping(Aggregator):
     def init(self, dim: int) -> State:
         return {CENTRE: torch.zeros(dim)}
 
+    def answer(self, updates: Updates, centre: Tensor, diagnostics: dict[str, Tensor]) -> Aggregation:
+        """The aggregate, which is also the next round's centre."""
+        return Aggregation(centre.to(updates.dtype, copy=True), diagnostics, {CENTRE: centre})
+
 
 @register("cclip")
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +70,6 @@ class CenteredClipping(Clipping):
     iterations: int = param(3, ge=1, help="Q: clipping iterations")
 
     def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
-        update, clipped = clip_around(updates, state[CENTRE], self.radius, self.iterations)
+        centre, clipped = clip_around(updates, state[CENTRE], self.radius, self.iterations)
         diagnostics = {"weight": clipped.weight, "clip_factor": clipped.clip_factor}
-        return Aggregation(update, diagnostics, {CENTRE: update.clone()})
+        return self.answer(updates, centre, diagnostics)

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedseca import ops
 from fedseca.aggregators.base import Aggregation, Aggregator, State, register
-from fedseca.aggregators.cclip import clip_factors
 from fedseca.declare import param
 from fedseca.updates import Updates
 
@@ -34,7 +33,8 @@ class FedSECA(Aggregator):
     and ğ = β·ğ_before + (1−β)·g̃ over the rounds. Cost: O(K²·D) for the concordance, O(K·log K·D) for the rest.
 
     `variant="released"` does what the authors' program does: only surviving coordinates vote, the raw gradient is
-    clamped, and |g| = λ survives. The switches remove one part each, as in the paper's ablation.
+    clamped, and |g| = λ survives. The switches remove one part each, as in the paper's ablation. What equals its own
+    quantile does not exceed it: an update whose magnitudes are all the same has nothing that survives (γ = 0 keeps it).
     """
 
     returns_identical: ClassVar[bool] = False  # small gradients are dropped
@@ -71,10 +71,10 @@ class FedSECA(Aggregator):
             "concordance": agreement.double() / updates.dim,
         }
         if self.momentum == 0:
-            return Aggregation(merge.update, diagnostics)
+            return Aggregation(merge.update.to(updates.dtype), diagnostics)
         # ğ^(t) = β·ğ^(t−1) + (1−β)·g̃^(t)
         previous = state[MOMENTUM].to(updates.device, updates.compute_dtype)
-        smoothed = self.momentum * previous + (1 - self.momentum) * merge.update.to(updates.compute_dtype)
+        smoothed = self.momentum * previous + (1 - self.momentum) * merge.update
         return Aggregation(smoothed.to(updates.dtype, copy=True), diagnostics, {MOMENTUM: smoothed})
 
     def ballots(self, agreement: Tensor) -> Tensor:
@@ -87,20 +87,19 @@ class FedSECA(Aggregator):
         """min[1, τ/‖g_k‖] with τ = median_k ‖g_k‖."""
         norms = ops.norms(updates)
         radius = float(norms.median()) if self.clip and self.vrs else torch.inf
-        return clip_factors(radius, norms)
+        return ops.clip_factors(radius, norms)
 
     def plan(self, updates: Updates, ballots: Tensor, factor: Tensor) -> ops.MergePlan:
         """What the second pass needs to know of each client."""
         sparse = self.vrs and self.sparsity > 0
         released = self.variant == "released"
         elects = self.election and self.coordinatewise
+        shares = ballots.double() if self.election else torch.ones(len(updates), dtype=torch.float64)
         return ops.MergePlan(
             clip_factor=factor,
             threshold=ops.magnitude_quantiles(updates, self.sparsity) if sparse else None,
             ballots=ballots if elects else None,
-            shares=None
-            if elects
-            else (ballots.double() if self.election else torch.ones(len(updates), dtype=torch.float64)),
+            shares=None if elects else shares,
             clamp=self.clamp and self.vrs,
             clamp_clipped=not released,
             survives_at_threshold=released,

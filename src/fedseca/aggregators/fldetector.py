@@ -60,8 +60,10 @@ class FLDetector(Aggregator):
         current = updates.select(known)
         rows = [updates.vector_row(row) for c in current.client_ids if (row := memory.previous(c)) is not None]
         distances = ops.paired_distances(current, current.with_rows(rows, current.client_ids), change)
-        distances = distances / distances.sum().clamp(min=torch.finfo(torch.float64).tiny)
-        return dict(zip(current.client_ids, distances.tolist(), strict=True))
+        if not distances.isfinite().all() or not distances.any():
+            return {}
+        distances = distances / distances.max()  # so that their sum is finite
+        return dict(zip(current.client_ids, (distances / distances.sum()).tolist(), strict=True))
 
     def suspects(self, scores: dict[str, float], rng: torch.Generator) -> set[str]:
         """The clients in the higher of two clusters, if there is more than one."""
@@ -122,7 +124,9 @@ def expected_change(updates: Updates, aggregates: Sequence[Tensor]) -> Tensor | 
     unit = torch.eye(count, dtype=torch.float64)
     pairs = [(-unit[r - 1], unit[r] - unit[r - 1]) for r in range(1, count)]
     coefficients = hessian_product(pairs, -unit[-1], gram)
-    return ops.weighted_sum(rows, coefficients).to(updates.compute_dtype)
+    # In float64: what one wild round left in the memory must not overflow here.
+    change = ops.weighted_sum(rows, coefficients, torch.float64)
+    return change if change.isfinite().all() else None
 
 
 def hessian_product(pairs: Sequence[tuple[Tensor, Tensor]], vector: Tensor, gram: Tensor) -> Tensor:
@@ -138,11 +142,12 @@ def hessian_product(pairs: Sequence[tuple[Tensor, Tensor]], vector: Tensor, gram
     def curved(s: Tensor, y: Tensor) -> bool:
         return inner(s, y) > 1e-10 * math.sqrt(inner(s, s) * max(inner(y, y), 0.0))
 
-    kept = [(s, y) for s, y in pairs if curved(s, y)]
+    # B does not change if s and y are scaled alike: with s of unit length nothing over- or underflows needlessly.
+    unit = [(s / math.sqrt(inner(s, s)), y / math.sqrt(inner(s, s))) for s, y in pairs if inner(s, s) > 0]
+    kept = [(s, y) for s, y in unit if curved(s, y)]
     if not kept:
         return torch.zeros_like(vector)
-    s, y = kept[-1]
-    scale = inner(s, y) / inner(s, s)
+    scale = inner(*kept[-1])
     terms: list[tuple[Tensor, float]] = []  # B_i = scale·I + Σ sign·u·uᵀ
 
     def product(v: Tensor) -> Tensor:
@@ -150,8 +155,9 @@ def hessian_product(pairs: Sequence[tuple[Tensor, Tensor]], vector: Tensor, gram
 
     for s, y in kept:
         image = product(s)
-        terms.append((image / math.sqrt(inner(s, image)), -1.0))
-        terms.append((y / math.sqrt(inner(y, s)), 1.0))
+        if inner(s, image) > 0:  # in exact arithmetic it always is
+            terms.append((image / math.sqrt(inner(s, image)), -1.0))
+            terms.append((y / math.sqrt(inner(y, s)), 1.0))
     return product(vector)
 
 

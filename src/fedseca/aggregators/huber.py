@@ -7,7 +7,6 @@ import torch
 
 from fedseca import ops
 from fedseca.aggregators.base import Aggregation, Aggregator, State, register
-from fedseca.aggregators.cclip import clip_factors
 from fedseca.declare import param
 from fedseca.updates import Updates
 
@@ -34,7 +33,7 @@ class Huber(Aggregator):
         weight = torch.zeros(len(updates), dtype=torch.float64)
         for _ in range(self.iterations):
             distances = ops.residual_norms(updates, weight)
-            factor = clip_factors(self.threshold, distances)
+            factor = ops.clip_factors(self.threshold, distances)
             before, weight = weight, factor / factor.sum()
             # ‖Σ_k Δw_k·g_k‖ ≤ Σ_k |Δw_k|·‖g_k − c‖ once the weights sum to 1: how far c moves, without a read
             if before.any() and (weight - before).abs() @ distances <= self.tolerance * self.threshold:

@@ -29,4 +29,4 @@ class Ties(Aggregator):
         threshold = ops.magnitude_quantiles(updates, self.sparsity) if self.sparsity > 0 else None
         plan = ops.MergePlan(clip_factor=ones, threshold=threshold, ballots=ones.long(), clamp=False)
         merge = ops.elect_and_merge(updates, plan)
-        return Aggregation(merge.update, {"weight": merge.share, "adopted": merge.adopted_share()})
+        return Aggregation(merge.update.to(updates.dtype), {"weight": merge.share, "adopted": merge.adopted_share()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,17 +13,10 @@ from rich.text import Text
 from safetensors.torch import save
 
 from fedseca.aggregators import AGGREGATORS, make_aggregator
-from fedseca.declare import unknown
-from fedseca.errors import InputError, ParameterError
+from fedseca.errors import InputError, ParameterError, printable
 from fedseca.files import write_atomically
+from fedseca.layout import BufferPolicy
 from fedseca.server import Round, Server
-
-
-class Buffers(StrEnum):
-    """What happens to the running statistics of normalisation layers."""
-
-    median = "median"
-    aggregate = "aggregate"
 
 
 def aggregate(
@@ -38,8 +30,10 @@ def aggregate(
         Path | None,
         typer.Option("--global", help="The global model before the round: the files are models then, not updates."),
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="η in w ← w − η·g̃, with --global.")] = 1.0,
-    buffers: Annotated[Buffers, typer.Option(help="Running statistics of normalisation layers.")] = Buffers.median,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="η in w ← w − η·g̃, with --global; 1 if not given.", show_default=False)
+    ] = None,
+    buffers: Annotated[BufferPolicy, typer.Option(help="Running statistics of normalisation layers.")] = "median",
     seed: Annotated[int, typer.Option(help="Of the rules that draw at random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
@@ -48,8 +42,10 @@ def aggregate(
     A file that cannot be used (NaN, Inf, wrong shapes or names, damaged) is left out and named with the reason.
     """
     _check_paths(files, before, output)
+    if learning_rate is not None and before is None:
+        raise InputError("--learning-rate is the step from the global model: give --global too, or leave it out")
     made = make_aggregator(rule, memoryless=True, **parse_settings(rule, settings or []))
-    server = Server(made, learning_rate=learning_rate, buffers=buffers.value, seed=seed)
+    server = Server(made, learning_rate=1.0 if learning_rate is None else learning_rate, buffers=buffers, seed=seed)
     out = server.aggregate(files, before=before)
     result = out.update if before is None else out.model
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -59,19 +55,18 @@ def aggregate(
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         _show(out, made.name, output, model=before is not None)
+        if made.init(1):
+            typer.echo(f"note: {made.name} remembers earlier rounds, this command does not; see fedseca.Server")
 
 
 def parse_settings(rule: str, settings: list[str]) -> dict[str, Any]:
     """`["sparsity=0.9"]` as `{"sparsity": 0.9}`, in the declared types."""
-    declared = AGGREGATORS[rule].hyperparameters()
     values = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ParameterError(f"--set takes NAME=VALUE; found {setting!r}")
-        if name not in declared:
-            raise ParameterError(unknown(f"hyperparameter of {rule}", name, declared))
-        values[name] = declared[name].parse(text)
+        values[name] = AGGREGATORS[rule].declared(name).parse(text)
     return values
 
 
@@ -109,7 +104,7 @@ def _show(out: Round, rule: str, output: Path, *, model: bool) -> None:
         # What a client sent is shown as plain text, never as markup.
         console.print(Text(f"{rejection.client_id} was rejected: {rejection.reason}", style="red"), soft_wrap=True)
     what = "new global model" if model else "aggregated update"
-    console.print(Text(f"{what} written to {output}"), soft_wrap=True)
+    console.print(Text(f"{what} written to {printable(str(output))}"), soft_wrap=True)
 
 
 def _verdict(record: dict[str, Any]) -> tuple[str, str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 from rich.console import Console
 
 from fedseca.cli.aggregate import aggregate
 from fedseca.cli.list import list_rules
-from fedseca.errors import FedsecaError
+from fedseca.errors import FedsecaError, printable
 from fedseca.plugins import load_plugin
 
 app = typer.Typer(
@@ -23,6 +26,12 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedseca {importlib.metadata.version('fedseca')}")
+        raise typer.Exit
+
+
 @app.callback()
 def common(
     plugin: Annotated[
@@ -32,6 +41,9 @@ def common(
             help="A .py file or module that registers rules of your own; may be given more than once.",
         ),
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     for each in plugin or ():
         load_plugin(each)
@@ -43,8 +55,17 @@ app.command("list")(list_rules)
 
 def main() -> None:
     """Run the command line; bad input ends with one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # an old terminal shows ? where it cannot show γ
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        typer.echo(help_wanted.format_message())
+    except click.ClickException as problem:
+        _fail(f"{problem.format_message()} See fedseca --help.")
+    except click.Abort:
+        sys.exit(130)
     except FedsecaError as problem:
         _fail(str(problem))
     except OSError as problem:
@@ -54,5 +75,5 @@ def main() -> None:
 def _fail(message: str) -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print("error:", style="bold red", end=" ")
-    console.print(" ".join(message.split()), markup=False)
+    console.print(printable(" ".join(message.split())), markup=False)
     sys.exit(2)

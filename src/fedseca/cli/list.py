@@ -44,7 +44,7 @@ def _rows(name: str) -> list[tuple[str, str, str, str]]:
 
 
 def _summary(name: str) -> str:
-    return (AGGREGATORS[name].__doc__ or "").strip().splitlines()[0]
+    return (AGGREGATORS[name].__doc__ or "").strip().partition("\n")[0]
 
 
 def describe(name: str) -> dict[str, object]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,11 @@ def _column(values: Tensor, block: Tensor) -> Tensor:
 
 def _empty(updates: Updates) -> Tensor:
     return torch.empty(updates.dim, dtype=updates.dtype, device=updates.device)
+
+
+def clip_factors(radius: float, norms: Tensor) -> Tensor:
+    """min[1, τ/‖x_k‖] (K): what brings each vector within the radius; 1 for a zero vector"""
+    return torch.where(norms > radius, radius / norms, 1.0)
 
 
 def norms(updates: Updates) -> Tensor:
@@ -83,9 +89,9 @@ def paired_distances(updates: Updates, others: Updates, shift: Tensor) -> Tensor
     return squares.sqrt()
 
 
-def weighted_sum(updates: Updates, weights: Tensor) -> Tensor:
-    """Σ_k w_k·g_k (D)"""
-    result = _empty(updates)
+def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Σ_k w_k·g_k (D), in the updates' dtype unless another is asked for"""
+    result = torch.empty(updates.dim, dtype=dtype or updates.dtype, device=updates.device)
     for where, block in updates.blocks():
         rows = _precise(block)
         result[where] = (rows * _column(weights, rows)).sum(dim=0).to(result.dtype)
@@ -108,33 +114,39 @@ def magnitude_quantiles(updates: Updates, quantile: float) -> Tensor:
     above, fraction = min(below + 1, updates.dim - 1), position - below
     found = []
     for k in range(len(updates)):
-        # Sorted as a whole: selection (`kthvalue`) takes quadratic time on values that a client put in order.
-        magnitudes = updates.row(k).abs().sort().values
-        low, high = float(magnitudes[below]), float(magnitudes[above])
+        low, high = _order_statistics(updates.row(k).abs(), below, above)
         # The nearer end is the one that is started from, so that both ends are met exactly.
         gap = high - low
         found.append(low + gap * fraction if fraction < 0.5 else high - gap * (1 - fraction))
     return torch.tensor(found, dtype=torch.float64)
 
 
+def _order_statistics(values: Tensor, *ranks: int) -> list[float]:
+    """The values of these ranks. `kthvalue` would take quadratic time on values that a client put in order."""
+    if values.device.type == "cpu":
+        selected = np.partition(values.numpy(), ranks)
+        return [float(selected[rank]) for rank in ranks]
+    ordered = values.sort().values
+    return [float(ordered[rank]) for rank in ranks]
+
+
 @dataclass(frozen=True)
 class Selection:
-    """A coordinate-wise selection and, for each client, the share of the selected values that were its own."""
+    """A coordinate-wise selection, and each client's share of the values that were selected (K, sums to 1)."""
 
     update: Tensor
     share: Tensor
 
 
 def median(updates: Updates) -> Selection:
-    """The coordinate-wise median, the lower middle value for an even count; equal values share a coordinate."""
+    """The coordinate-wise median, the lower middle value for an even count."""
     result = _empty(updates)
     chosen = torch.zeros(len(updates), dtype=torch.float64)
     for where, block in updates.blocks():
         middle = block.median(dim=0).values
         result[where] = middle.to(result.dtype)
-        mine = _precise((block == middle).float())
-        chosen += (mine / mine.sum(dim=0)).sum(dim=1).cpu()
-    return Selection(result, chosen / updates.dim)
+        chosen += (block == middle).sum(dim=1).cpu()
+    return Selection(result, chosen / chosen.sum())
 
 
 def trimmed_mean(updates: Updates, trim: int) -> Selection:
@@ -143,11 +155,10 @@ def trimmed_mean(updates: Updates, trim: int) -> Selection:
     kept = len(updates) - 2 * trim
     chosen = torch.zeros(len(updates), dtype=torch.float64)
     for where, block in updates.blocks():
-        values, owners = block.sort(dim=0)
-        inner = _precise(values[trim : trim + kept])
-        result[where] = (inner / kept).sum(dim=0).to(result.dtype)
-        chosen += owners[trim : trim + kept].reshape(-1).bincount(minlength=len(updates)).cpu()
-    return Selection(result, chosen / (kept * updates.dim))
+        inner = block.sort(dim=0).values[trim : trim + kept]
+        result[where] = (_precise(inner) / kept).sum(dim=0).to(result.dtype)
+        chosen += ((block >= inner[0]) & (block <= inner[-1])).sum(dim=1).cpu()
+    return Selection(result, chosen / chosen.sum())
 
 
 @dataclass(frozen=True)
@@ -177,12 +188,13 @@ class Merge:
     """What was merged, and how each client took part."""
 
     update: Tensor
+    """g̃ (D) in the dtype of the arithmetic"""
     survived: Tensor
     """How many of its coordinates survived sparsification (K)"""
     adopted: Tensor
     """How many of these entered the result (K)"""
     share: Tensor
-    """Its mean share of the coordinates that anyone entered (K); sums to 1 unless nobody did"""
+    """Its share, with its δ, of all that entered (K); sums to 1 unless nobody did"""
 
     def adopted_share(self) -> Tensor:
         """Which share of each client's surviving coordinates entered (K); 0 if none survived."""
@@ -191,10 +203,9 @@ class Merge:
 
 def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
     """Elect the sign of each coordinate and average the variance-reduced sparse gradients that agree with it."""
-    result = _empty(updates)
+    result = torch.empty(updates.dim, dtype=updates.compute_dtype, device=updates.device)
     survived = torch.zeros(len(updates), dtype=torch.int64)
     adopted = torch.zeros(len(updates), dtype=torch.int64)
-    share, taken = torch.zeros(len(updates), dtype=torch.float64), 0
     for where, raw in updates.blocks():
         survives = _survives(raw, plan)
         reduced = _clip_and_clamp(raw, plan)
@@ -209,17 +220,18 @@ def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
             delta = _column(plan.shares, raw).expand_as(raw)
             entering &= delta > 0
         # g̃^j = Σ_k δ_k^j·g̈_k^j / Σ_k δ_k^j, and 0 where nobody is left
-        sparse = torch.where(survives, _precise(reduced), 0)
+        sparse = torch.where(survives, reduced, 0)
         total = delta.sum(dim=0)
         result[where] = ((delta * sparse).sum(dim=0) / torch.where(total > 0, total, 1)).to(result.dtype)
-
         survived += present.sum(dim=1).cpu()
         adopted += entering.sum(dim=1).cpu()
-        mine = delta * entering
-        anyone = entering.any(dim=0)
-        share += (mine / torch.where(anyone, mine.sum(dim=0), 1)).sum(dim=1).cpu()
-        taken += int(anyone.sum())
-    return Merge(result, survived, adopted, share / max(1, taken))
+    return Merge(result, survived, adopted, share_of(adopted, plan.shares))
+
+
+def share_of(adopted: Tensor, shares: Tensor | None) -> Tensor:
+    """Each client's part in all that entered (K): its coordinates, times its δ where that is the same for all."""
+    entered = adopted.double() if shares is None else adopted * shares
+    return entered / entered.sum().clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _survives(raw: Tensor, plan: MergePlan) -> Tensor:
@@ -232,8 +244,8 @@ def _survives(raw: Tensor, plan: MergePlan) -> Tensor:
 
 def _clip_and_clamp(raw: Tensor, plan: MergePlan) -> Tensor:
     """ĝ_k = g_k·min[1, τ/‖g_k‖], then ḡ_k^j = sgn(ĝ_k^j)·min[μ^j, |ĝ_k^j|] with μ^j = median_k |ĝ_k^j|"""
-    clipped = raw * _column(plan.clip_factor, raw).to(raw.dtype)
-    values = clipped if plan.clamp_clipped else raw
+    clipped = _precise(raw) * _column(plan.clip_factor, raw)  # a factor for 1e38 may be too small for float32
+    values = clipped if plan.clamp_clipped else _precise(raw)
     if not plan.clamp:
         return values
     bound = clipped.abs().median(dim=0).values
