@@ -178,6 +178,8 @@ class Layout:
 
     def unflatten(self, vector: Tensor, beside: Arrays) -> dict[str, Tensor]:
         """The arrays of a vector, in the layout's order and dtypes."""
+        if self.is_vector:
+            return {"": vector.to(self.dtype)}
         pieces = dict(beside)
         for entry, start in zip(self.parameters, self.offsets, strict=False):
             piece = vector[start : start + entry.size].reshape(entry.shape)

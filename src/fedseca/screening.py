@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedseca import ops
 from fedseca.errors import InputError, Rejection, printable
 from fedseca.layout import Arrays, BufferPolicy, Layout, Malformed
 from fedseca.reading import Client, identify, read_before, read_clients
@@ -66,22 +67,21 @@ def screen(
     states = [_arrays(clients[i]) for i in fitting]
     layout = layout or Layout((), buffers)
     candidates = Updates.build(states, [ids[i] for i in fitting], layout, before=reference, weights=chosen)
-    norms: list[float] = []
+    norms, largest = ops.extent(candidates)
     admitted: list[int] = []
     for position, index in enumerate(fitting):
-        norm, reason = _measure(candidates.rows[position], candidates)
+        reason = _numbers(candidates, position, float(norms[position]), float(largest[position]))
         reason = reason or _beside(states[position], layout)
         # Only an update that is admitted takes the id: garbage sent in a client's name must not displace it.
         if reason is None and ids[index] in [ids[fitting[p]] for p in admitted]:
             reason = "duplicate id, the first is kept"
         if reason is None:
             admitted.append(position)
-            norms.append(norm)
         else:
             reasons[index] = reason
     return Screening(
-        updates=candidates.select(admitted),
-        norms=torch.tensor(norms, dtype=torch.float64),
+        updates=replace(candidates, norms=norms).select(admitted),
+        norms=norms[admitted],
         rejected=tuple(Rejection(ids[index], printable(reasons[index], limit=200)) for index in sorted(reasons)),
         is_numpy=sum(clients[fitting[p]].is_numpy for p in admitted) * 2 > len(admitted),
         before=reference,
@@ -137,22 +137,19 @@ def _pieces(updates: Updates) -> Iterator[tuple[int, int, torch.dtype]]:
             yield start, min(start + BLOCK_ELEMENTS, offset + entry.size), entry.dtype
 
 
-def _measure(row: Row, updates: Updates) -> tuple[float, str | None]:
-    """The norm of a row, and why it cannot be used: one pass, and a second one only to tell what is wrong."""
-    norm, fits = 0.0, True
-    for start, stop, dtype in _pieces(updates):
-        piece = row.read(start, stop)
-        norm = math.hypot(norm, float(piece.norm() if piece.device.type == "mps" else piece.double().norm()))
-        # NaN and Inf fail this too; so does what is finite here but not in the dtype of the result
-        fits = fits and float(piece.abs().max()) <= torch.finfo(dtype).max
-    if not fits:
-        return norm, _not_finite(row, updates)
-    if norm > LARGEST_NORM:
-        return norm, f"norm {norm:.3g} is too large to compute with (allowed: up to {LARGEST_NORM:.0e})"
-    return norm, None
+def _numbers(updates: Updates, position: int, norm: float, largest: float) -> str | None:
+    """Why a row's numbers cannot be used: they are read again only to tell what is wrong."""
+    # NaN and Inf fail this too; so does what is finite here but not in the dtype of the result
+    if not largest <= min(torch.finfo(entry.dtype).max for entry in updates.layout.parameters):
+        reason = _not_finite(updates.rows[position], updates)
+        if reason is not None:
+            return reason
+    if not norm <= LARGEST_NORM:
+        return f"norm {norm:.3g} is too large to compute with (allowed: up to {LARGEST_NORM:.0e})"
+    return None
 
 
-def _not_finite(row: Row, updates: Updates) -> str:
+def _not_finite(row: Row, updates: Updates) -> str | None:
     nans, infinities, first = 0, 0, None
     for start, stop, dtype in _pieces(updates):
         piece = row.read(start, stop).to(dtype)
@@ -161,8 +158,7 @@ def _not_finite(row: Row, updates: Updates) -> str:
         infinities += int((bad & ~nan).sum())
         if first is None and bool(bad.any()):
             first = start + int(bad.int().argmax())
-    assert first is not None
-    return _counts(nans, infinities, updates.layout.locate(first))
+    return None if first is None else _counts(nans, infinities, updates.layout.locate(first))
 
 
 def _counts(nans: int, infinities: int, where: str) -> str:

@@ -141,7 +141,7 @@ class Server:
             model = layout.unflatten_model(stepped, beside)
         for arrays in (update, model or {}):
             for name, value in arrays.items():
-                if not value.isfinite().all():
+                if value.is_floating_point() and value.numel() and not torch.stack(value.aminmax()).isfinite().all():
                     raise NotFinite(f"the aggregate is not finite{f' in {name}' if name else ''}: the round is void")
         return Round(
             update=_outward(update, layout, screening.is_numpy),

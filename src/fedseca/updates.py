@@ -21,6 +21,11 @@ BLOCK_ELEMENTS = 1 << 20
 class Row(Protocol):
     """One client's vector, read piece by piece."""
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading is free: the numbers lie there in the dtype of the arithmetic."""
+        ...
+
     def read(self, start: int, stop: int) -> Tensor:
         """Coordinates start … stop in the dtype of the arithmetic. May be a view: never write to it."""
         ...
@@ -35,6 +40,10 @@ class ArrayRow:
     dtype: torch.dtype
     device: torch.device
     before: ArrayRow | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        return self.before is None and all(s.dtype == self.dtype and s.is_contiguous() for s in self.segments)
 
     def read(self, start: int, stop: int) -> Tensor:
         pieces = []
@@ -63,6 +72,7 @@ class MeanRow:
     """The mean of several rows, read as if it were one."""
 
     rows: tuple[Row, ...]
+    in_memory = False
 
     def read(self, start: int, stop: int) -> Tensor:
         total = self.rows[0].read(start, stop) / len(self.rows)
@@ -85,6 +95,8 @@ class Updates:
     device: torch.device
     weights: Tensor | None = None
     """What the caller asked to weigh the clients with; None: all the same."""
+    norms: Tensor | None = None
+    """The lengths of the rows, where screening has measured them already."""
     states: tuple[Arrays, ...] = ()
     """The clients' own arrays, for what stands beside the vector."""
 
@@ -142,7 +154,7 @@ class Updates:
         origin = None if before is None else row(before, None)
         rows = tuple(row(state, origin) for state in states)
         given = None if weights is None else torch.tensor([float(w) for w in weights], dtype=torch.float64)
-        return cls(rows, tuple(client_ids), layout, device, given, tuple(states))
+        return cls(rows, tuple(client_ids), layout, device, given, states=tuple(states))
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.client_ids):
@@ -172,7 +184,9 @@ class Updates:
 
     def blocks(self, elements: int = BLOCK_ELEMENTS) -> Iterator[tuple[slice, Tensor]]:
         """(coordinates, K×b matrix) block by block, about `elements` numbers each, in the dtype of the arithmetic."""
-        width = max(1, elements // max(1, len(self)))
+        if not self.rows:
+            return
+        width = max(1, elements // len(self))
         for start in range(0, self.dim, width):
             stop = min(start + width, self.dim)
             yield slice(start, stop), torch.stack([row.read(start, stop) for row in self.rows])
@@ -195,12 +209,13 @@ class Updates:
             rows=tuple(self.rows[i] for i in indices),
             client_ids=tuple(self.client_ids[i] for i in indices),
             weights=None if self.weights is None else self.weights[list(indices)],
+            norms=None if self.norms is None else self.norms[list(indices)],
             states=tuple(self.states[i] for i in indices) if self.states else (),
         )
 
     def with_rows(self, rows: Sequence[Row], client_ids: Sequence[str]) -> Updates:
         """Other rows of the same layout: a bucket of clients, a centre, what was remembered."""
-        return replace(self, rows=tuple(rows), client_ids=tuple(client_ids), weights=None, states=())
+        return replace(self, rows=tuple(rows), client_ids=tuple(client_ids), weights=None, norms=None, states=())
 
     def vector_row(self, vector: Tensor) -> ArrayRow:
         """A vector of this layout (a previous aggregate, say) as a row beside the clients'."""

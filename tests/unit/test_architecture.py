@@ -22,8 +22,8 @@ ORDER = [
     "layout",
     "reading",
     "updates",
-    "screening",
     "ops",
+    "screening",
     "aggregators",
     "attacks",
     "server",
@@ -35,6 +35,7 @@ ORDER = [
     "report",
     "flower",
     "testing",
+    "bench",
     "cli",
 ]
 

@@ -58,17 +58,17 @@ class FedSECA(Aggregator):
         return {MOMENTUM: torch.zeros(dim)} if self.momentum > 0 else {}
 
     def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
-        agreement = ops.sign_agreement(updates)
-        ballots = self.ballots(agreement)
-        factor = self.clip_factor(updates)
-        merge = ops.elect_and_merge(updates, self.plan(updates, ballots, factor))
+        survey = ops.survey(updates, self.sparsity if self.vrs and self.sparsity > 0 else None)
+        ballots = self.ballots(survey.agreement)
+        plan = self.plan(ballots, self.clip_factor(updates), survey.quantiles)
+        merge = ops.elect_and_merge(updates, plan)
 
         diagnostics = {
             "weight": merge.share,
             "rho": ballots.double() / len(updates),
-            "clip_factor": factor,
+            "clip_factor": plan.clip_factor,
             "adopted": merge.adopted_share(),
-            "concordance": agreement.double() / updates.dim,
+            "concordance": survey.agreement.double() / updates.dim,
         }
         if self.momentum == 0:
             return Aggregation(merge.update.to(updates.dtype), diagnostics)
@@ -89,15 +89,14 @@ class FedSECA(Aggregator):
         radius = float(norms.median()) if self.clip and self.vrs else torch.inf
         return ops.clip_factors(radius, norms)
 
-    def plan(self, updates: Updates, ballots: Tensor, factor: Tensor) -> ops.MergePlan:
+    def plan(self, ballots: Tensor, clip_factor: Tensor, threshold: Tensor | None) -> ops.MergePlan:
         """What the second pass needs to know of each client."""
-        sparse = self.vrs and self.sparsity > 0
         released = self.variant == "released"
         elects = self.election and self.coordinatewise
-        shares = ballots.double() if self.election else torch.ones(len(updates), dtype=torch.float64)
+        shares = ballots.double() if self.election else torch.ones(len(ballots), dtype=torch.float64)
         return ops.MergePlan(
-            clip_factor=factor,
-            threshold=ops.magnitude_quantiles(updates, self.sparsity) if sparse else None,
+            clip_factor=clip_factor,
+            threshold=threshold,
             ballots=ballots if elects else None,
             shares=None if elects else shares,
             clamp=self.clamp and self.vrs,

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from fedseca.cli.aggregate import aggregate
+from fedseca.cli.bench import bench
 from fedseca.cli.list import list_rules
 from fedseca.errors import FedsecaError, printable
 from fedseca.plugins import load_plugin
@@ -51,6 +52,7 @@ def common(
 
 app.command("aggregate")(aggregate)
 app.command("list")(list_rules)
+app.command("bench")(bench)
 
 
 def main() -> None:

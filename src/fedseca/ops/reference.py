@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedseca.ops.plan import Merge, MergePlan, Selection, Survey, share_of
 from fedseca.updates import Updates
 
 
@@ -37,12 +37,18 @@ def clip_factors(radius: float, norms: Tensor) -> Tensor:
     return torch.where(norms > radius, radius / norms, 1.0)
 
 
-def norms(updates: Updates) -> Tensor:
-    """‖g_k‖₂ (K)"""
-    squares = torch.zeros(len(updates), dtype=torch.float64)
+def extent(updates: Updates) -> tuple[Tensor, Tensor]:
+    """‖g_k‖₂ (K) and max_j |g_k^j| (K)"""
+    squares, largest = torch.zeros(2, len(updates), dtype=torch.float64)
     for _, block in updates.blocks():
         squares += _precise(block).square().sum(dim=1).cpu()
-    return squares.sqrt()
+        largest = torch.maximum(largest, block.abs().amax(dim=1).double().cpu())
+    return squares.sqrt(), largest
+
+
+def norms(updates: Updates) -> Tensor:
+    """‖g_k‖₂ (K)"""
+    return extent(updates)[0]
 
 
 def dots(left: Updates, right: Updates) -> Tensor:
@@ -107,18 +113,33 @@ def sign_agreement(updates: Updates) -> Tensor:
     return total
 
 
+def survey(updates: Updates, quantile: float | None) -> Survey:
+    """The sign agreement and, for a quantile, the magnitude quantiles: all that FedSECA's plan reads from the data"""
+    quantiles = None if quantile is None else magnitude_quantiles(updates, quantile)
+    return Survey(sign_agreement(updates), quantiles)
+
+
 def magnitude_quantiles(updates: Updates, quantile: float) -> Tensor:
     """The γ-quantile of |g_k^1| … |g_k^D| for each client (K), interpolated linearly, for any D."""
-    position = quantile * (updates.dim - 1)
-    below = math.floor(position)
-    above, fraction = min(below + 1, updates.dim - 1), position - below
+    below, above, fraction = quantile_ranks(quantile, updates.dim)
     found = []
     for k in range(len(updates)):
         low, high = _order_statistics(updates.row(k).abs(), below, above)
-        # The nearer end is the one that is started from, so that both ends are met exactly.
-        gap = high - low
-        found.append(low + gap * fraction if fraction < 0.5 else high - gap * (1 - fraction))
+        found.append(interpolate(low, high, fraction))
     return torch.tensor(found, dtype=torch.float64)
+
+
+def quantile_ranks(quantile: float, size: int) -> tuple[int, int, float]:
+    """The ranks that a quantile of `size` values lies between, and how far from the first to the second."""
+    position = quantile * (size - 1)
+    below = math.floor(position)
+    return below, min(below + 1, size - 1), position - below
+
+
+def interpolate(low: float, high: float, fraction: float) -> float:
+    """low + fraction·(high − low), started from the nearer end, so that both ends are met exactly."""
+    gap = high - low
+    return low + gap * fraction if fraction < 0.5 else high - gap * (1 - fraction)
 
 
 def _order_statistics(values: Tensor, *ranks: int) -> list[float]:
@@ -128,14 +149,6 @@ def _order_statistics(values: Tensor, *ranks: int) -> list[float]:
         return [float(selected[rank]) for rank in ranks]
     ordered = values.sort().values
     return [float(ordered[rank]) for rank in ranks]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A coordinate-wise selection, and each client's share of the values that were selected (K, sums to 1)."""
-
-    update: Tensor
-    share: Tensor
 
 
 def median(updates: Updates) -> Selection:
@@ -159,46 +172,6 @@ def trimmed_mean(updates: Updates, trim: int) -> Selection:
         result[where] = (_precise(inner) / kept).sum(dim=0).to(result.dtype)
         chosen += ((block >= inner[0]) & (block <= inner[-1])).sum(dim=1).cpu()
     return Selection(result, chosen / chosen.sum())
-
-
-@dataclass(frozen=True)
-class MergePlan:
-    """The few numbers per client that `elect_and_merge` needs; a pass over the updates gives them."""
-
-    clip_factor: Tensor
-    """min[1, τ/‖g_k‖] (K)"""
-    threshold: Tensor | None
-    """λ_k (K), what a magnitude must exceed to survive; None: everything survives"""
-    ballots: Tensor | None
-    """The whole number of votes of each client (K); None: there is no election"""
-    shares: Tensor | None = None
-    """δ_k (K), the same for every coordinate, where there is no election"""
-    clamp: bool = True
-    """Whether magnitudes are bounded by μ, their median after clipping"""
-    clamp_clipped: bool = True
-    """Whether it is the clipped gradient that is clamped and merged, or the raw one"""
-    survives_at_threshold: bool = False
-    """Whether |g| = λ survives"""
-    survivors_vote: bool = False
-    """Whether only the coordinates that survive vote"""
-
-
-@dataclass(frozen=True)
-class Merge:
-    """What was merged, and how each client took part."""
-
-    update: Tensor
-    """g̃ (D) in the dtype of the arithmetic"""
-    survived: Tensor
-    """How many of its coordinates survived sparsification (K)"""
-    adopted: Tensor
-    """How many of these entered the result (K)"""
-    share: Tensor
-    """Its share, with its δ, of all that entered (K); sums to 1 unless nobody did"""
-
-    def adopted_share(self) -> Tensor:
-        """Which share of each client's surviving coordinates entered (K); 0 if none survived."""
-        return self.adopted.double() / self.survived.clamp(min=1)
 
 
 def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
@@ -226,12 +199,6 @@ def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
         survived += present.sum(dim=1).cpu()
         adopted += entering.sum(dim=1).cpu()
     return Merge(result, survived, adopted, share_of(adopted, plan.shares))
-
-
-def share_of(adopted: Tensor, shares: Tensor | None) -> Tensor:
-    """Each client's part in all that entered (K): its coordinates, times its δ where that is the same for all."""
-    entered = adopted.double() if shares is None else adopted * shares
-    return entered / entered.sum().clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _survives(raw: Tensor, plan: MergePlan) -> Tensor:

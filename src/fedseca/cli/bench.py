@@ -1,0 +1,155 @@
+"""`fedseca bench`: the paper's timing table beside this machine's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fedseca.bench import PLAIN, Measurement, measure, paper_seconds, plan_measurements
+from fedseca.errors import InputError, MissingDependency
+from fedseca.files import write_atomically
+
+
+def bench(
+    clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "4,8,16,32,64",
+    dim: Annotated[int, typer.Option(help="Coordinates of an update; ResNet18 has 11.2 million.")] = 11_200_000,
+    rules: Annotated[str, typer.Option(help="Rules to measure.")] = "fedseca",
+    compare: Annotated[str, typer.Option(help="pseudocode (the paper's, in plain torch), torch (plain ways).")] = "",
+    compare_at: Annotated[str, typer.Option(help="Numbers of clients to compare at; all if not given.")] = "",
+    repeats: Annotated[int, typer.Option(help="Repeats of which the median is taken.", min=1)] = 5,
+    threads: Annotated[int | None, typer.Option(help="Threads; as many as torch takes if not given.", min=1)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder for the table and the plot.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Measure how long the rules take and how much memory, beside the paper's table."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    counts = _numbers(clients)
+    planned = plan_measurements(_words(rules), _words(compare), dim, counts, _numbers(compare_at) or None)
+    found: list[Measurement] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("making updates", total=len(planned))
+        upcoming = iter([f"{name}, {count} clients" for name, count, _ in planned] + ["done"])
+        progress.update(bar, description=next(upcoming))
+        for measurement in measure(planned, dim, repeats):
+            found.append(measurement)
+            progress.update(bar, advance=1, description=next(upcoming))
+    report = _report(found)
+    if as_json:
+        typer.echo(json.dumps(report, indent=1))
+    else:
+        _show(report)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(output / "bench.json", json.dumps(report, indent=1).encode())
+        _plot(report, output / "bench.png")
+        typer.echo(f"written: {output / 'bench.json'}, {output / 'bench.png'}", err=True)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return sorted({int(word) for word in _words(text)})
+    except ValueError:
+        raise InputError(f"--clients takes whole numbers with commas between; found {text!r}") from None
+
+
+def _report(found: list[Measurement]) -> dict[str, Any]:
+    """The measurements with their ratios, as plain data."""
+    paper = paper_seconds()
+    seconds = {(m.name, m.clients): m.seconds for m in found}
+    rows = []
+    for m in found:
+        plain = "pseudocode" if m.name == "fedseca" else PLAIN.get(m.name, ("", None))[0]
+        rows.append(
+            dataclasses.asdict(m)
+            | {
+                "times_mean": m.seconds / seconds["torch.mean", m.clients],
+                "plain": plain if (plain, m.clients) in seconds and plain != "torch.mean" else None,
+                "faster_than_plain": seconds.get((plain, m.clients), 0) / m.seconds or None,
+                "paper_seconds": paper.get((m.name, m.clients)),
+                "extra_share": None if m.extra_bytes is None else m.extra_bytes / (4 * m.clients * m.dim),
+            }
+        )
+    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processor": _processor()}
+    return {"machine": machine, "measurements": rows}
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as info:
+            return next(line.split(":")[1].strip() for line in info if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _show(report: dict[str, Any]) -> None:
+    machine, rows = report["machine"], report["measurements"]
+    title = f"{rows[0]['dim']:,} coordinates, {machine['threads']} threads, {machine['processor']}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("clients", justify="right")
+    table.add_column("what", style="bold", no_wrap=True)
+    for heading in ("seconds", "× mean", "× faster", "paper, s", "extra memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    last = None
+    for row in rows:
+        if last not in (None, row["clients"]):
+            table.add_section()
+        last = row["clients"]
+        plain = f"{row['faster_than_plain']:.1f}" if row["plain"] else ""
+        paper = f"{row['paper_seconds']:g}" if row["paper_seconds"] is not None else ""
+        memory = "" if row["extra_bytes"] is None else f"{row['extra_bytes'] / 1e6:.0f} MB  {row['extra_share']:4.0%}"
+        mean = f"{row['times_mean']:.1f}"
+        table.add_row(str(row["clients"]), row["name"], f"{row['seconds']:.3f}", mean, plain, paper, memory)
+    console = Console()
+    console.print(table)
+    console.print("× mean: as long as so many torch.mean over the clients", style="dim")
+    console.print(
+        "× faster: than the plain way in torch (fedseca: the paper's pseudocode), where compared", style="dim"
+    )
+    console.print("paper: ResNet18 on 8 cores. extra memory: beyond the updates, and as a share of them", style="dim")
+
+
+def _plot(report: dict[str, Any], path: Path) -> None:
+    """Seconds over clients, log-log, the paper's curve beside ours."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependency("the plot needs matplotlib: pip install 'fedseca[plots]'") from None
+    rows = report["measurements"]
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for name in dict.fromkeys(row["name"] for row in rows):
+        mine = [row for row in rows if row["name"] == name]
+        style: dict[str, Any] = {"linewidth": 2.5} if name == "fedseca" else {"linewidth": 1, "alpha": 0.8}
+        axes.plot([r["clients"] for r in mine], [r["seconds"] for r in mine], marker="o", label=name, **style)
+    for name in ("fedavg", "fedseca"):
+        curve = sorted((count, s) for (rule, count), s in paper_seconds().items() if rule == name)
+        axes.plot(*zip(*curve, strict=True), "--", color="grey", marker="." if name == "fedseca" else "x",
+                  label=f"{name}, the paper (8 cores)")  # fmt: skip
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="clients",
+        ylabel="seconds",
+        title=f"Aggregating {rows[0]['dim']:,} coordinates",
+    )
+    ticks = sorted({row["clients"] for row in rows})
+    axes.set_xticks(ticks, [str(t) for t in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
