@@ -30,7 +30,8 @@ class FedSECA(Aggregator):
         ḡ_k^j = sgn(ĝ_k^j)·min[μ^j, |ĝ_k^j|]        clamp, μ^j = median_k |ĝ_k^j|
         g̈_k^j = ḡ_k^j·I(|g_k^j| > λ_k)              sparsify
         g̃^j   = Σ_k δ_k^j·g̈_k^j / Σ_k δ_k^j         merge, δ_k^j = I(s^j·g̈_k^j > 0)
-    and ğ = β·ğ_before + (1−β)·g̃ over the rounds. Cost: O(K²·D) for the concordance, O(K·log K·D) for the rest.
+    and ğ = β·ğ_before + (1−β)·g̃ over the rounds. Cost: O(K²·D/32) for the concordance (signs
+    are counted 32 to a word), O(K·log²K·D) for the medians, two reads.
 
     `variant="released"` does what the authors' program does: only surviving coordinates vote, the raw gradient is
     clamped, and |g| = λ survives. The switches remove one part each, as in the paper's ablation. What equals its own

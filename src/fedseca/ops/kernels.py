@@ -333,7 +333,8 @@ def select_middle(addresses, length, width, network, trim, result, chosen):
             raw = _carray(_integers_at(addresses[k] + 4 * start), (size,))
             mine = rows[k]
             for i in range(size):
-                mine[i] = _i32(raw[i] ^ _i32((raw[i] >> _i32(31)) & MAGNITUDE))  # signed order
+                key = _i32(raw[i] ^ _i32((raw[i] >> _i32(31)) & MAGNITUDE))  # in the order of the numbers
+                mine[i] = _i32(key + _i32(key == -1))  # −0.0 is 0.0
         _select(network, rows, size)
         lowest, highest = rows[first], rows[first + kept - 1]
         total[:] = 0
@@ -343,16 +344,12 @@ def select_middle(addresses, length, width, network, trim, result, chosen):
                 total[i] += np.float64(_number(_i32(mine[i] ^ _i32((mine[i] >> _i32(31)) & MAGNITUDE))))
         for i in range(size):
             result[start + i] = np.float32(total[i] / kept)
-            # −0.0 and 0.0 are one number: the bounds take in both
-            if lowest[i] == 0:
-                lowest[i] = -1
-            if highest[i] == -1:
-                highest[i] = 0
         for k in range(clients):
             raw = _carray(_integers_at(addresses[k] + 4 * start), (size,))
             hits = _i32(0)
             for i in range(size):
                 key = _i32(raw[i] ^ _i32((raw[i] >> _i32(31)) & MAGNITUDE))
+                key = _i32(key + _i32(key == -1))
                 hits = _i32(hits + _i32((key >= lowest[i]) & (key <= highest[i])))
             chosen[k] += hits
 

@@ -1,0 +1,199 @@
+"""Every compiled primitive equals its twin in reference.py: bit for bit where values are selected or counted."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedseca import ops
+from fedseca.ops import cpu, network, reference
+from fedseca.updates import Updates
+
+CLIENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
+DIMS = st.sampled_from([1, 2, 3, 31, 63, 64, 65, 127, 129, 500, 2047, 2048, 2049, 5003])
+KINDS = st.sampled_from(["normal", "zeros", "ties", "signed zeros", "denormal", "huge", "constant", "mixed", "sparse"])
+SEEDS = st.integers(0, 1000)
+
+
+def values(kind: str, clients: int, dim: int, seed: int) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    normal = rng.normal(size=(clients, dim))
+    made = {
+        "normal": normal,
+        "zeros": normal * (rng.random((clients, dim)) > 0.3),
+        "ties": rng.integers(-2, 3, (clients, dim)).astype(float),
+        "signed zeros": np.where(rng.random((clients, dim)) > 0.5, 0.0, -0.0),
+        "denormal": normal * 1e-42,
+        "huge": np.clip(normal, -3, 3) * 1e38,
+        "constant": np.sign(normal) * 0.25,
+        "mixed": normal * 10.0 ** rng.integers(-30, 30, (clients, 1)),
+        "sparse": normal * (rng.random((clients, dim)) > 0.95),
+    }[kind]
+    return torch.from_numpy(made.astype(np.float32))
+
+
+@pytest.fixture(autouse=True)
+def _small_tasks(monkeypatch):
+    """Tasks so small that there are several, threads for all of them, and a sample that can mislead."""
+    monkeypatch.setattr(cpu, "TASK", 1500)
+    monkeypatch.setattr(cpu, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(cpu, "_SAMPLE", 200)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, scale: float | torch.Tensor = 0.0) -> bool:
+    """To 1e-6, relative to the number or to the scale that it was summed from."""
+    bound = 1e-6 * torch.maximum(expected.double().abs(), torch.as_tensor(scale, dtype=torch.float64)) + 1e-37
+    return bool(((found.double() - expected.double()).abs() <= bound).all())
+
+
+@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS)
+def test_selections_and_counts_are_exact(clients, dim, kind, seed):
+    updates = Updates.collect(values(kind, clients, dim, seed))
+    assert cpu.takes(updates)
+    assert torch.equal(cpu.median(updates).update, reference.median(updates).update)
+    assert torch.equal(cpu.median(updates).share, reference.median(updates).share)
+    assert torch.equal(cpu.sign_agreement(updates), reference.sign_agreement(updates))
+    for quantile in (0.0, 0.3, 0.9, 0.999, 1.0):
+        exact = reference.magnitude_quantiles(updates, quantile)
+        assert torch.equal(cpu.magnitude_quantiles(updates, quantile), exact)
+        survey = cpu.survey(updates, quantile)
+        assert survey.quantiles is not None and torch.equal(survey.quantiles, exact)
+        assert torch.equal(survey.agreement, reference.sign_agreement(updates))
+    norms, largest = cpu.extent(updates)
+    assert torch.equal(largest, reference.extent(updates)[1])
+    assert torch.allclose(norms, reference.extent(updates)[0], rtol=1e-12)
+
+
+@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS)
+def test_sums_are_close(clients, dim, kind, seed):
+    matrix = values(kind, clients, dim, seed)
+    updates = Updates.collect(matrix)
+    weights = torch.from_numpy(np.random.default_rng(seed).dirichlet(np.ones(clients)))
+    columns, size = matrix.double().abs().amax(dim=0), float(matrix.double().abs().max()) * dim
+    assert close(cpu.weighted_sum(updates, weights), reference.weighted_sum(updates, weights), columns)
+    assert close(cpu.residual_norms(updates, weights), reference.residual_norms(updates, weights), size * 1e-6)
+    assert close(cpu.squared_distances(updates), reference.squared_distances(updates))
+    scale = 1 / torch.where(updates_norms(matrix) > 0, updates_norms(matrix), 1.0)
+    assert close(cpu.squared_distances(updates, scale), reference.squared_distances(updates, scale), 1e-9)
+    for trim in {0, (clients - 1) // 2, (clients - 1) // 4}:
+        ours, plain = cpu.trimmed_mean(updates, trim), reference.trimmed_mean(updates, trim)
+        assert close(ours.update, plain.update, columns) and torch.equal(ours.share, plain.share)
+
+
+def updates_norms(matrix: torch.Tensor) -> torch.Tensor:
+    norms: torch.Tensor = torch.linalg.vector_norm(matrix.double(), dim=1)
+    return norms
+
+
+@settings(max_examples=120)
+@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS, switches=st.tuples(*[st.booleans()] * 4), data=st.data())
+def test_elect_and_merge(clients, dim, kind, seed, switches, data):
+    matrix = values(kind, clients, dim, seed)
+    updates = Updates.collect(matrix)
+    clamp, clamp_clipped, at_threshold, survivors_vote = switches
+    norms = updates_norms(matrix)
+    threshold = reference.magnitude_quantiles(updates, data.draw(st.sampled_from([0.1, 0.5, 0.9])))
+    plan = ops.MergePlan(
+        clip_factor=ops.clip_factors(float(norms.median()), norms),
+        threshold=data.draw(st.sampled_from([threshold, None])),
+        ballots=reference.sign_agreement(updates).sign().sum(dim=1).clamp(min=0),
+        clamp=clamp,
+        clamp_clipped=clamp_clipped,
+        survives_at_threshold=at_threshold,
+        survivors_vote=survivors_vote,
+    )
+    ours, plain = cpu.elect_and_merge(updates, plan), reference.elect_and_merge(updates, plan)
+    assert close(ours.update, plain.update)
+    assert torch.equal(ours.survived, plain.survived) and torch.equal(ours.adopted, plain.adopted)
+    assert torch.equal(ours.share, plain.share)
+
+
+def everything(updates: Updates) -> list[torch.Tensor]:
+    weights = torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
+    survey = ops.survey(updates, 0.8)
+    plan = ops.MergePlan(clip_factor=weights, threshold=survey.quantiles, ballots=survey.agreement.sign().sum(dim=1))
+    merge = ops.elect_and_merge(updates, plan)
+    assert survey.quantiles is not None
+    return [
+        *ops.extent(updates),
+        survey.agreement,
+        survey.quantiles,
+        merge.update,
+        merge.adopted,
+        ops.weighted_sum(updates, weights),
+        ops.residual_norms(updates, weights),
+        ops.squared_distances(updates),
+        ops.median(updates).update,
+        ops.trimmed_mean(updates, 1).update,
+    ]
+
+
+def test_the_number_of_threads_changes_nothing():
+    updates = Updates.collect(values("zeros", 9, 20_011, 1))
+    answers = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        answers.append(everything(updates))
+    torch.set_num_threads(1)
+    for other in answers[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
+
+
+def test_rows_are_read_where_they_lie():
+    matrix = values("normal", 5, 4001, 2)
+    expected = everything(Updates.collect(matrix))
+    pieces = [{"a": row[:17], "b": row[17:2017].view(40, 50), "c": row[2017:]} for row in matrix]
+    columns = [p | {"b": p["b"].T.contiguous().T} for p in pieces]
+    before = torch.zeros(4001)
+    forms = [
+        Updates.collect(matrix.T.contiguous().T),  # rows with a stride
+        Updates.collect(list(matrix)),
+        Updates.collect(pieces),
+        Updates.collect(columns),
+        Updates.collect(-matrix, before=before),
+        Updates.collect(torch.cat([torch.zeros(5, 1), matrix], dim=1)[:, 1:]),  # not aligned
+    ]
+    for form in forms:
+        for a, b in zip(everything(form), expected, strict=True):
+            assert torch.allclose(a.double(), b.double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_numbers_are_computed_in_float32(dtype):
+    matrix = values("normal", 6, 3001, 3).to(dtype)
+    narrow, wide = Updates.collect(matrix), Updates.collect(matrix.float())
+    for a, b in zip(everything(narrow), everything(wide), strict=True):
+        assert torch.equal(a, b.to(a.dtype))
+
+
+def test_float64_takes_the_reference():
+    assert not cpu.takes(Updates.collect(torch.ones(3, 4, dtype=torch.float64)))
+
+
+def test_a_client_that_misleads_the_sample_gets_the_exact_quantile_all_the_same():
+    row = torch.full((6000,), 5.0)
+    row[:: 6000 // 200] = 1e-3  # just what the sample looks at
+    updates = Updates.collect(torch.stack([row, row.flip(0)]))
+    assert torch.equal(cpu.magnitude_quantiles(updates, 0.9), reference.magnitude_quantiles(updates, 0.9))
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_networks_sort(count):
+    """A network that sorts all rows of 0 and 1 sorts everything; what is left of it finds the wanted ranks."""
+    rows = np.array(list(itertools.product([0, 1], repeat=count)), dtype=np.int32).T
+    for first, last in {(0, count - 1), ((count - 1) // 2,) * 2, (count // 4, count - 1 - count // 4)}:
+        work = rows.copy()
+        for lower, upper, wanted in network.selection_network(count, first, last):
+            x, y = work[lower].copy(), work[upper].copy()
+            if wanted & network.KEEP_LOWER:
+                work[lower] = np.minimum(x, y)
+            if wanted & network.KEEP_UPPER:
+                work[upper] = np.maximum(x, y)
+        assert np.array_equal(work[first : last + 1], np.sort(rows, axis=0)[first : last + 1])
+
+
+def test_a_median_needs_far_fewer_comparisons_than_a_sort():
+    assert len(network.selection_network(64, 31, 31)) < 0.85 * len(network.selection_network(64, 0, 63))
