@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -99,8 +100,8 @@ def _processor() -> str:
 def _show(report: dict[str, Any]) -> None:
     machine, rows = report["machine"], report["measurements"]
     title = f"{rows[0]['dim']:,} coordinates, {machine['threads']} threads, {machine['processor']}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("clients", justify="right")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("clients", justify="right", no_wrap=True)
     table.add_column("what", style="bold", no_wrap=True)
     for heading in ("seconds", "× mean", "× faster", "paper, s", "extra memory"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -117,21 +118,22 @@ def _show(report: dict[str, Any]) -> None:
     console = Console()
     console.print(table)
     console.print("× mean: as long as so many torch.mean over the clients", style="dim")
-    console.print(
-        "× faster: than the plain way in torch (fedseca: the paper's pseudocode), where compared", style="dim"
-    )
-    console.print("paper: ResNet18 on 8 cores. extra memory: beyond the updates, and as a share of them", style="dim")
+    console.print("× faster: than the plain way in torch (fedseca: than the paper's pseudocode)", style="dim")
+    console.print("paper: ResNet18 on 8 cores", style="dim")
+    console.print("extra memory: beyond the updates, and as a share of them", style="dim")
 
 
 def _plot(report: dict[str, Any], path: Path) -> None:
     """Seconds over clients, log-log, the paper's curve beside ours."""
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingDependency("the plot needs matplotlib: pip install 'fedseca[plots]'") from None
     rows = report["measurements"]
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
+    axes.set_prop_cycle(color=colormaps["tab20"].colors)  # type: ignore[attr-defined]
     for name in dict.fromkeys(row["name"] for row in rows):
         mine = [row for row in rows if row["name"] == name]
         style: dict[str, Any] = {"linewidth": 2.5} if name == "fedseca" else {"linewidth": 1, "alpha": 0.8}
@@ -151,5 +153,5 @@ def _plot(report: dict[str, Any], path: Path) -> None:
     axes.set_xticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right upper")
     figure.savefig(path, dpi=120)
