@@ -355,16 +355,22 @@ def select_middle(addresses, length, width, network, trim, result, chosen):
 
 
 @_sums
+def _combine(addresses, start, size, weights, total):
+    """Σ_k w_k·g_k of one block, summed in float64."""
+    total[:size] = 0
+    for k in range(addresses.size):
+        row, weight = _carray(_floats_at(addresses[k] + 4 * start), (size,)), weights[k]
+        for i in range(size):
+            total[i] += weight * np.float64(row[i])
+
+
+@_sums
 def weighted_sum(addresses, length, width, weights, result):
-    """Σ_k w_k·g_k, summed in float64."""
+    """Σ_k w_k·g_k."""
     total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
-        total[:] = 0
-        for k in range(addresses.size):
-            row, weight = _carray(_floats_at(addresses[k] + 4 * start), (size,)), weights[k]
-            for i in range(size):
-                total[i] += weight * np.float64(row[i])
+        _combine(addresses, start, size, weights, total)
         for i in range(size):
             result[start + i] = total[i]
 
@@ -375,11 +381,7 @@ def residual_squares(addresses, length, width, weights, squares):
     total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
-        total[:] = 0
-        for k in range(addresses.size):
-            row, weight = _carray(_floats_at(addresses[k] + 4 * start), (size,)), weights[k]
-            for i in range(size):
-                total[i] += weight * np.float64(row[i])
+        _combine(addresses, start, size, weights, total)
         for k in range(addresses.size):
             row = _carray(_floats_at(addresses[k] + 4 * start), (size,))
             square = 0.0
