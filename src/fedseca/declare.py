@@ -30,15 +30,18 @@ def param(
     le: float | None = None,
     lt: float | None = None,
     choices: tuple[str, ...] | None = None,
+    registry: Registry[Any] | None = None,
     help: str,
     memoryless: Any = _SAME,
 ) -> Any:
     """A hyperparameter's one declaration: default, bounds or choices, and a line of help.
 
-    `memoryless` is the default where nothing is remembered between calls (`fedseca.aggregate`).
+    With a `registry` the value is one of what is registered there: given by name, as a mapping of its name and
+    hyperparameters, or made already. `memoryless` is the default where nothing is remembered between calls
+    (`fedseca.aggregate`).
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    declared = {"bounds": bounds, "choices": choices, "help": help, "memoryless": memoryless}
+    declared = {"bounds": bounds, "choices": choices, "registry": registry, "help": help, "memoryless": memoryless}
     return dataclasses.field(default=default, metadata={_METADATA: declared})
 
 
@@ -62,12 +65,15 @@ class Hyperparameter:
     memoryless: Any
     bounds: Mapping[str, float]
     choices: tuple[str, ...] | None
+    registry: Registry[Any] | None
     help: str
 
     @property
     def allowed(self) -> str:
         """What the value may be, for people."""
-        if self.choices is not None:
+        if self.registry is not None:
+            text = " | ".join(self.registry)
+        elif self.choices is not None:
             text = " | ".join(self.choices)
         elif self.type is bool:
             text = "true | false"
@@ -83,6 +89,8 @@ class Hyperparameter:
         """The value in its declared type, or a `ParameterError` that says what is allowed."""
         if value is None and self.optional:
             return None
+        if self.registry is not None:
+            return self._registered(value, self.registry)
         expected = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
         valid = isinstance(value, expected) and (self.type is bool or not isinstance(value, bool))
         if valid and self.type is float:
@@ -95,11 +103,22 @@ class Hyperparameter:
             raise self._refuse(value)
         return self.type(value)
 
+    def _registered(self, value: Any, registry: Registry[Any]) -> Any:
+        if isinstance(value, registry.base):
+            return value
+        if isinstance(value, str):
+            return registry.make(value)
+        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+            return registry.make(value["name"], **{key: given for key, given in value.items() if key != "name"})
+        raise self._refuse(value)
+
     def parse(self, text: str) -> Any:
         """The value written as `text` on a command line."""
         word = text.strip().lower()
         if self.optional and word == "none":
             return None
+        if self.registry is not None:
+            return self.check(text.strip())
         if self.type is bool:
             if word not in ("true", "false"):
                 raise self._refuse(text)
@@ -115,6 +134,9 @@ class Hyperparameter:
         yield from ([], object())
         if not self.optional:
             yield None
+        if self.registry is not None:
+            yield from ({}, {"name": 3})
+            return
         if self.type is not str:
             yield "many"
         if self.choices is not None:
@@ -167,6 +189,7 @@ class Declared:
                 memoryless=memoryless,
                 bounds=bounds,
                 choices=declared["choices"],
+                registry=declared["registry"],
                 help=declared["help"],
             )
         return found
@@ -181,11 +204,18 @@ class Declared:
 
     def values(self) -> dict[str, Any]:
         """This instance's hyperparameters, ready for JSON."""
-        return {name: getattr(self, name) for name in self.hyperparameters()}
+        values = {name: getattr(self, name) for name in self.hyperparameters()}
+        return {name: value.describe() if isinstance(value, Declared) else value for name, value in values.items()}
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and hyperparameters, from which it can be made again."""
+        return {"name": self.name, **self.values()}
 
 
 def _plain_type(hint: Any) -> tuple[type, bool]:
-    """`int | None` as (int, True); `int` as (int, False)."""
+    """`int | None` as (int, True); `int` as (int, False); a choice of words as (str, False)."""
+    if typing.get_origin(hint) is typing.Literal:
+        return str, False
     if isinstance(hint, types.UnionType):
         (kind,) = [part for part in typing.get_args(hint) if part is not type(None)]
         return kind, True
@@ -198,8 +228,8 @@ T = TypeVar("T", bound=Declared)
 class Registry(Mapping[str, type[T]], Generic[T]):
     """Names and the classes behind them. Being registered means being listed and being tested."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, base: type[Any] = Declared) -> None:
+        self.kind, self.base = kind, base
         self._classes: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:

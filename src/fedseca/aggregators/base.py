@@ -65,7 +65,7 @@ class Aggregator(Declared, ABC):
         """The aggregate of screened updates, at least `min_clients()` of them."""
 
 
-AGGREGATORS: Registry[Aggregator] = Registry("rule")
+AGGREGATORS: Registry[Aggregator] = Registry("rule", Aggregator)
 register = AGGREGATORS.register
 
 

@@ -1,0 +1,48 @@
+"""Handwritten digits of 8×8 pixels, which come with scikit-learn."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from fedseca.data.base import Dataset, DataSource, Facts, register
+from fedseca.errors import InputError, MissingDependency
+
+
+@register("digits")
+@dataclass(frozen=True, kw_only=True)
+class Digits(DataSource):
+    """Handwritten digits of 8×8 pixels with values 0 to 16, inside scikit-learn (Alpaydin & Kaynak 1998)."""
+
+    how_to_get: ClassVar[str] = "it comes with scikit-learn (pip install 'fedseca[simulation]')"
+    facts: ClassVar[Facts | None] = Facts(1437, 360, 10, (1, 8, 8))
+    has_files: ClassVar[bool] = False
+
+    def find(self, data_dir: Path | None = None) -> Path | None:
+        return None
+
+    def is_here(self, data_dir: Path | None = None) -> bool:
+        return importlib.util.find_spec("sklearn") is not None
+
+    def load(self, data_dir: Path | None = None) -> Dataset:
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError:
+            raise MissingDependency("digits needs scikit-learn: pip install 'fedseca[simulation]'") from None
+        bunch = load_digits()
+        pixels = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
+        labels = torch.from_numpy(bunch.target).to(torch.int64)
+        # The split is part of the data set, not of a scenario: every fifth image in the order of the labels is a test
+        # image, so that each class is split 80/20 and no generator's version matters.
+        order = labels.argsort(stable=True)
+        is_test = torch.zeros(len(labels), dtype=torch.bool)
+        is_test[order[::5]] = True
+        train, test = ((pixels[part], labels[part]) for part in (~is_test, is_test))
+        return Dataset.of(self.name, train, test, num_classes=10)
+
+    def get(self, data_dir: Path | None = None) -> Path:
+        raise InputError(f"digits is no file: {self.how_to_get}")

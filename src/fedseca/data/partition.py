@@ -1,0 +1,142 @@
+"""How the training images are dealt to the clients: at random, by label or by the site they came from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedseca.data.base import Images
+from fedseca.declare import Declared, Registry, param
+from fedseca.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Declared, ABC):
+    """A way to deal images to clients. Every image goes to exactly one client, and no client stays without."""
+
+    @abstractmethod
+    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
+        """Which client gets each image: int64 (N) in 0 … num_clients−1."""
+
+    def split(self, images: Images, num_clients: int, rng: torch.Generator) -> list[Tensor]:
+        """The indices of each client's images, in ascending order; all randomness comes from `rng`."""
+        if num_clients < 1:
+            raise InputError(f"{self.name}: there must be at least one client; found {num_clients}")
+        if num_clients > len(images):
+            raise InputError(
+                f"{self.name}: {num_clients:,} clients cannot share {len(images):,} images; each needs one"
+            )
+        owners = _without_empty(self.owners(images, num_clients, rng), num_clients)
+        # A stable sort by owner keeps each client's images in ascending order.
+        order = owners.argsort(stable=True)
+        return list(torch.split(order, torch.bincount(owners, minlength=num_clients).tolist()))
+
+
+PARTITIONS: Registry[Partition] = Registry("partition", Partition)
+register = PARTITIONS.register
+
+
+def _without_empty(owners: Tensor, num_clients: int) -> Tensor:
+    """A client without images gets the last one of whoever has most at that moment; of equals, the first gives."""
+    counts = torch.bincount(owners, minlength=num_clients)
+    empty = (counts == 0).nonzero().flatten().tolist()
+    if not empty:
+        return owners
+    owners = owners.clone()
+    order = owners.argsort(stable=True)
+    ends = counts.cumsum(0)
+    for client in empty:
+        richest = int(counts.argmax())
+        ends[richest] -= 1
+        counts[richest] -= 1
+        counts[client] = 1
+        owners[order[ends[richest]]] = client
+    return owners
+
+
+@register("iid")
+@dataclass(frozen=True, kw_only=True)
+class Iid(Partition):
+    """Shuffled and dealt out evenly: every client sees the same distribution."""
+
+    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
+        owners = torch.empty(len(images), dtype=torch.int64)
+        owners[torch.randperm(len(images), generator=rng)] = torch.arange(len(images)) % num_clients
+        return owners
+
+
+@register("dirichlet")
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(Partition):
+    """For each class, the clients' shares are drawn from Dirichlet(α): small α, skewed clients (Hsu et al. 2019)."""
+
+    alpha: float = param(1.0, gt=0, help="α: towards 0 each class goes to one client, towards ∞ all are alike")
+
+    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
+        draw = np.random.default_rng(torch.randint(2**62, (2,), generator=rng).tolist())
+        owners = torch.empty(len(images), dtype=torch.int64)
+        for label in torch.unique(images.labels):
+            of_class = (images.labels == label).nonzero().flatten()
+            of_class = of_class[torch.randperm(len(of_class), generator=rng)]
+            shares = torch.from_numpy(self._shares(num_clients, draw))
+            # Rounding the borders, not the amounts, deals out every image.
+            borders = (shares.cumsum(0) * len(of_class)).round()[:-1]
+            owners[of_class] = torch.bucketize(torch.arange(len(of_class)), borders, right=True)
+        return owners
+
+    def _shares(self, num_clients: int, draw: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        # Beyond these the distribution is its own limit, and drawing it would overflow or divide by zero.
+        alpha = min(max(self.alpha, 1e-6), 1e12)
+        return draw.dirichlet(np.full(num_clients, alpha))
+
+
+@register("shards")
+@dataclass(frozen=True, kw_only=True)
+class Shards(Partition):
+    """Sorted by label, cut into equal shards, a few to each client: most hold few labels (McMahan et al. 2017)."""
+
+    per_client: int = param(2, ge=1, help="shards that each client gets")
+
+    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
+        shards = num_clients * self.per_client
+        if shards > len(images):
+            found = f"{num_clients:,} clients with {self.per_client:,} each"
+            raise InputError(f"shards: {len(images):,} images cannot be cut into more shards than that; found {found}")
+        shuffled = torch.randperm(len(images), generator=rng)
+        by_label = shuffled[images.labels[shuffled].argsort(stable=True)]
+        shard = torch.arange(len(images)) * shards // len(images)
+        client_of_shard = torch.randperm(shards, generator=rng) % num_clients
+        owners = torch.empty(len(images), dtype=torch.int64)
+        owners[by_label] = client_of_shard[shard]
+        return owners
+
+
+@register("site")
+@dataclass(frozen=True, kw_only=True)
+class Site(Partition):
+    """By where the images came from: client k is the k-th site; more sites than clients are dealt by size, in turn."""
+
+    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
+        if images.sites is None:
+            raise InputError("site: this data set does not say where its images came from; take another partition")
+        sites: Tensor
+        which: Tensor
+        sizes: Tensor
+        sites, which, sizes = torch.unique(images.sites, return_inverse=True, return_counts=True)
+        if len(sites) < num_clients:
+            raise InputError(f"site: {num_clients} clients, but the images come from {len(sites)} sites; take fewer")
+        if len(sites) == num_clients:
+            return which
+        client_of_site = torch.empty(len(sites), dtype=torch.int64)
+        client_of_site[sizes.argsort(descending=True, stable=True)] = torch.arange(len(sites)) % num_clients
+        return client_of_site[which]
+
+
+def who_has_what(labels: Tensor, parts: Sequence[Tensor], num_classes: int) -> Tensor:
+    """How many images of each class each client has: int64 (clients × classes)."""
+    return torch.stack([torch.bincount(labels[part], minlength=num_classes) for part in parts])
