@@ -2,8 +2,10 @@
 
 from fedseca import ops
 from fedseca.aggregators import AGGREGATORS, Aggregation, Aggregator, make_aggregator, register
+from fedseca.attacks import ATTACKS, Attack, make_attack
 from fedseca.declare import param
 from fedseca.errors import FedsecaError, NotEnoughClients
+from fedseca.federation import History, Scenario, simulate
 from fedseca.server import Round, Server, aggregate
 from fedseca.updates import Updates
 
@@ -11,16 +13,22 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AGGREGATORS",
+    "ATTACKS",
     "Aggregation",
     "Aggregator",
+    "Attack",
     "FedsecaError",
+    "History",
     "NotEnoughClients",
     "Round",
+    "Scenario",
     "Server",
     "Updates",
     "aggregate",
     "make_aggregator",
+    "make_attack",
     "ops",
     "param",
     "register",
+    "simulate",
 ]

@@ -106,6 +106,25 @@ class Server:
         and the answer has the new global `model`. Too few admitted clients: `NotEnoughClients`, and nothing changes.
         Where the rule has a memory, later rounds must have the arrays of the first.
         """
+        out, answer, layout = self._play(updates, client_ids, before, weights)
+        self._state, self._layout = answer.state, layout if answer.state else None
+        self.round += 1
+        return out
+
+    def rehearse(
+        self,
+        updates: Any,
+        client_ids: Sequence[object] | None = None,
+        *,
+        before: Any = None,
+        weights: Sequence[float] | None = None,
+    ) -> Round:
+        """What `aggregate` would answer now; nothing is remembered. An attacker who knows the rule does this."""
+        return self._play(updates, client_ids, before, weights)[0]
+
+    def _play(
+        self, updates: Any, client_ids: Sequence[object] | None, before: Any, weights: Sequence[float] | None
+    ) -> tuple[Round, Aggregation, Layout]:
         if weights is not None and not self.rule.takes_weights:
             raise InputError(f"{self.rule.name} weighs no client by a given number: leave out weights")
         screening = screen(
@@ -120,10 +139,7 @@ class Server:
             raise TypeError(
                 f"{self.rule.name}.aggregate must answer an Aggregation whose update has {admitted.dim} numbers"
             )
-        out = self._finish(screening, answer)
-        self._state, self._layout = answer.state, admitted.layout if answer.state else None
-        self.round += 1
-        return out
+        return self._finish(screening, answer), answer, admitted.layout
 
     def _generator(self) -> torch.Generator:
         """A generator of this round's own: a restored server draws what an unbroken one would have drawn."""

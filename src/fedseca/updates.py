@@ -153,6 +153,11 @@ class Updates:
 
         origin = None if before is None else row(before, None)
         rows = tuple(row(state, origin) for state in states)
+        if len(rows) * layout.dim <= BLOCK_ELEMENTS:
+            # What fits into a block is read once: gathering a small model from its arrays costs more than the rule.
+            rows = tuple(
+                ArrayRow((each.read(0, layout.dim),), (0, layout.dim), layout.compute_dtype, device) for each in rows
+            )
         given = None if weights is None else torch.tensor([float(w) for w in weights], dtype=torch.float64)
         return cls(rows, tuple(client_ids), layout, device, given, states=tuple(states))
 

@@ -1,8 +1,9 @@
-"""Every rule in examples/rules is held to the contract like the package's own."""
+"""Every rule and attack in examples/ is held to the contract like the package's own."""
 
 from pathlib import Path
 
 from fedseca.plugins import load_plugin
 
-for _file in sorted((Path(__file__).parents[2] / "examples" / "rules").glob("*.py")):
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+for _file in sorted([*(_EXAMPLES / "rules").glob("*.py"), *(_EXAMPLES / "attacks").glob("*.py")]):
     load_plugin(_file)

@@ -13,7 +13,9 @@ from rich.text import Text
 from safetensors.torch import save
 
 from fedseca.aggregators import AGGREGATORS, make_aggregator
-from fedseca.errors import InputError, ParameterError, printable
+from fedseca.cli.settings import parse_settings
+from fedseca.cli.tables import cell, heading
+from fedseca.errors import InputError, printable
 from fedseca.files import write_atomically
 from fedseca.layout import BufferPolicy
 from fedseca.server import Round, Server
@@ -44,7 +46,7 @@ def aggregate(
     _check_paths(files, before, output)
     if learning_rate is not None and before is None:
         raise InputError("--learning-rate is the step from the global model: give --global too, or leave it out")
-    made = make_aggregator(rule, memoryless=True, **parse_settings(rule, settings or []))
+    made = make_aggregator(rule, memoryless=True, **parse_settings(AGGREGATORS[rule], settings or []))
     server = Server(made, learning_rate=1.0 if learning_rate is None else learning_rate, buffers=buffers, seed=seed)
     out = server.aggregate(files, before=before)
     result = out.update if before is None else out.model
@@ -59,17 +61,6 @@ def aggregate(
             typer.echo(f"note: {made.name} remembers earlier rounds, this command does not; see fedseca.Server")
 
 
-def parse_settings(rule: str, settings: list[str]) -> dict[str, Any]:
-    """`["sparsity=0.9"]` as `{"sparsity": 0.9}`, in the declared types."""
-    values = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise ParameterError(f"--set takes NAME=VALUE; found {setting!r}")
-        values[name] = AGGREGATORS[rule].declared(name).parse(text)
-    return values
-
-
 def _check_paths(files: list[Path], before: Path | None, output: Path) -> None:
     """A file that is not there is a slip of the caller; one that is there but broken is a client's fault."""
     inputs = [*files, *([before] if before is not None else [])]
@@ -82,10 +73,6 @@ def _check_paths(files: list[Path], before: Path | None, output: Path) -> None:
         raise InputError(f"{output}: is a folder; --output takes the name of a file")
 
 
-_HEADINGS = {"rho": "trust ρ", "clip_factor": "clipped to", "norm": "norm", "adopted": "adopted"}
-_SHARES = {"weight", "adopted"}
-
-
 def _show(out: Round, rule: str, output: Path, *, model: bool) -> None:
     console = Console(highlight=False)
     columns = [name for name, values in out.clients.items() if values.ndim == 1]
@@ -94,10 +81,10 @@ def _show(out: Round, rule: str, output: Path, *, model: bool) -> None:
     table.add_column("client", style="bold", overflow="fold")
     table.add_column("verdict")
     for name in columns:
-        table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
+        table.add_column(heading(name), justify="right")
     for record in out.records():
         word, colour = _verdict(record)
-        cells = (_cell(name, record.get(name)) for name in columns)
+        cells = (cell(name, record.get(name)) for name in columns)
         table.add_row(Text(record["client"]), Text(word, style=colour), *cells)
     console.print(table)
     for rejection in out.rejected:
@@ -111,9 +98,3 @@ def _verdict(record: dict[str, Any]) -> tuple[str, str]:
     if not record["admitted"]:
         return "rejected", "red"
     return ("suspect", "yellow") if record["suspect"] else ("admitted", "green")
-
-
-def _cell(name: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.1%}" if name in _SHARES else f"{value:.4g}"

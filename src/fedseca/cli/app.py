@@ -14,12 +14,15 @@ from rich.console import Console
 
 from fedseca.cli.aggregate import aggregate
 from fedseca.cli.bench import bench
-from fedseca.cli.list import list_rules
+from fedseca.cli.data import data_app
+from fedseca.cli.demo import demo
+from fedseca.cli.list import list_all
+from fedseca.cli.run import run
 from fedseca.errors import FedsecaError, printable
 from fedseca.plugins import load_plugin
 
 app = typer.Typer(
-    help="Byzantine-robust aggregation for federated learning.",
+    help="Federated learning that survives malicious clients.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,7 +42,7 @@ def common(
         list[Path] | None,
         typer.Option(
             envvar="FEDSECA_PLUGINS",
-            help="A .py file or module that registers rules of your own; may be given more than once.",
+            help="A .py file or module that registers rules or attacks of your own; may be given more than once.",
         ),
     ] = None,
     version: Annotated[
@@ -50,8 +53,11 @@ def common(
         load_plugin(each)
 
 
+app.command("run")(run)
+app.command("demo")(demo)
 app.command("aggregate")(aggregate)
-app.command("list")(list_rules)
+app.add_typer(data_app, name="data")
+app.command("list")(list_all)
 app.command("bench")(bench)
 
 

@@ -1,54 +1,79 @@
-"""`fedseca list`: the rules with their hyperparameters, all read off their declarations."""
+"""`fedseca list`: what there is to choose from, with its hyperparameters, all read off their declarations."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedseca.aggregators import AGGREGATORS
+from fedseca.attacks import ATTACKS
+from fedseca.data import DATASETS, PARTITIONS
+from fedseca.declare import Declared, Registry, unknown
+from fedseca.errors import InputError
+from fedseca.models import MODELS
+
+KINDS: dict[str, Registry[Any]] = {
+    "rules": AGGREGATORS,
+    "attacks": ATTACKS,
+    "datasets": DATASETS,
+    "partitions": PARTITIONS,
+    "models": MODELS,
+}
 
 
-def list_rules(
+def list_all(
+    kind: Annotated[str | None, typer.Argument(help=f"Only these: {', '.join(KINDS)}.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """List the rules with their hyperparameters, bounds and defaults."""
+    """List rules, attacks, data sets, partitions and models with their hyperparameters, bounds and defaults."""
+    if kind is not None and kind not in KINDS:
+        raise InputError(unknown("kind", kind, KINDS))
+    chosen = {name: registry for name, registry in KINDS.items() if kind in (None, name)}
     if as_json:
-        typer.echo(json.dumps({"rules": {name: describe(name) for name in AGGREGATORS}}, indent=2, ensure_ascii=False))
+        described = {name: {key: describe(cls) for key, cls in items.items()} for name, items in chosen.items()}
+        typer.echo(json.dumps(described, indent=2, ensure_ascii=False))
         return
-    console = Console()
-    rows = {name: _rows(name) for name in AGGREGATORS}
-    widths = [max(len(row[i]) for rule in rows.values() for row in rule) for i in range(3)]
-    for name, hyperparameters in rows.items():
-        console.print(f"[bold cyan]{name}[/]  {_summary(name)}", highlight=False)
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=2)
-        for width in widths:
-            table.add_column(width=width, overflow="fold")
-        table.add_column(style="dim", overflow="fold")
-        for row in hyperparameters:
-            table.add_row("", *row)
-        if hyperparameters:
-            console.print(table)
-    console.print(f"\n{len(AGGREGATORS)} rules. Set a hyperparameter with --set NAME=VALUE.", highlight=False)
+    console = Console(highlight=False)
+    every = [cls for registry in chosen.values() for cls in registry.values()]
+    widths = [max((len(row[i]) for cls in every for row in _rows(cls)), default=0) for i in range(3)]
+    for name, registry in chosen.items():
+        console.rule(f"[bold]{len(registry)} {name}", align="left")
+        for key, cls in registry.items():
+            _show(console, key, cls, widths)
+    console.print("\nSet a hyperparameter with --set NAME=VALUE, for fedseca run with --set aggregator.NAME=VALUE.")
 
 
-def _rows(name: str) -> list[tuple[str, str, str, str]]:
-    declared = AGGREGATORS[name].hyperparameters().values()
+def _show(console: Console, name: str, cls: type[Declared], widths: list[int]) -> None:
+    console.print(f"[bold cyan]{name}[/]  {_summary(cls)}")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=2)
+    for width in widths:
+        table.add_column(width=width, overflow="fold")
+    table.add_column(style="dim", overflow="fold")
+    rows = _rows(cls)
+    for row in rows:
+        table.add_row("", *row)
+    if rows:
+        console.print(table)
+
+
+def _rows(cls: type[Declared]) -> list[tuple[str, str, str, str]]:
+    declared = cls.hyperparameters().values()
     return [
         (p.name, "none" if p.default is None else json.dumps(p.default).strip('"'), p.allowed, p.help) for p in declared
     ]
 
 
-def _summary(name: str) -> str:
-    return (AGGREGATORS[name].__doc__ or "").strip().partition("\n")[0]
+def _summary(cls: type[Declared]) -> str:
+    return (cls.__doc__ or "").strip().partition("\n")[0]
 
 
-def describe(name: str) -> dict[str, object]:
-    """One rule as plain data."""
-    declared = AGGREGATORS[name].hyperparameters().values()
+def describe(cls: type[Declared]) -> dict[str, object]:
+    """One of them as plain data."""
+    declared = cls.hyperparameters().values()
     parameters = [{"name": p.name, "default": p.default, "allowed": p.allowed, "help": p.help} for p in declared]
-    return {"summary": _summary(name), "hyperparameters": parameters}
+    return {"summary": _summary(cls), "hyperparameters": parameters}

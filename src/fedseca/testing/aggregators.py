@@ -1,68 +1,38 @@
-"""The contract of every rule, as checks that anyone can run on a rule of their own.
-
-    from fedseca.testing import check_aggregator
-    check_aggregator("my_rule")
-
-or, one test for each check:
-
-    @pytest.mark.parametrize("check", aggregator_checks("my_rule"), ids=str)
-    def test_contract(check): check()
-
-Being registered means being checked: nothing here names a rule. What the equations of a rule do not promise, the rule
-says with its traits (`returns_identical`, `scales`, `tolerates`).
-"""
+"""The contract of every rule, clause by clause."""
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import AGGREGATORS, Aggregation, Aggregator, make_aggregator
-from fedseca.errors import NotEnoughClients, ParameterError
+from fedseca.aggregators import Aggregation, Aggregator, make_aggregator
+from fedseca.errors import NotEnoughClients
 from fedseca.server import Server
+from fedseca.testing.check import Check, Clause, hold, refuses_bad_hyperparameters
 from fedseca.updates import Updates
 
-_CHECKS: list[Callable[[Aggregator], None]] = []
+_CLAUSES: list[Clause[Aggregator]] = [refuses_bad_hyperparameters]
 
 
-@dataclass(frozen=True)
-class Check:
-    """One clause of the contract, bound to one rule."""
-
-    rule: Aggregator
-    clause: Callable[[Aggregator], None]
-
-    def __call__(self) -> None:
-        self.clause(self.rule)
-
-    def __str__(self) -> str:
-        return f"{self.rule.name}-{self.clause.__name__}"
-
-
-def aggregator_checks(rule: str | Aggregator) -> Iterator[Check]:
+def aggregator_checks(rule: str | Aggregator) -> Iterator[Check[Aggregator]]:
     """The checks of one rule; with a name, the rule has its default hyperparameters."""
     made = make_aggregator(rule)
-    return (Check(made, clause) for clause in _CHECKS)
+    return (Check(made, clause) for clause in _CLAUSES)
 
 
 def check_aggregator(rule: str | Aggregator) -> None:
     """Hold a rule to the contract: the first clause it breaks is an AssertionError that says which."""
-    for check in aggregator_checks(rule):
-        try:
-            check()
-        except Exception as broken:  # whatever goes wrong, the clause is named
-            raise AssertionError(f"{check}: {type(broken).__name__}: {broken}") from broken
+    hold(aggregator_checks(rule))
 
 
-def _clause(check: Callable[[Aggregator], None]) -> Callable[[Aggregator], None]:
-    _CHECKS.append(check)
-    return check
+def _clause(clause: Clause[Aggregator]) -> Clause[Aggregator]:
+    _CLAUSES.append(clause)
+    return clause
 
 
 # --- what the checks are made of ---------------------------------------------------------------------------------
@@ -305,18 +275,6 @@ def goes_on_from_a_saved_state(rule: Aggregator) -> None:
 
 
 @_clause
-def refuses_bad_hyperparameters(rule: Aggregator) -> None:
-    for declared in rule.hyperparameters().values():
-        for bad in declared.bad_values():
-            try:
-                type(rule)(**{**rule.values(), declared.name: bad})
-            except ParameterError as refused:
-                assert declared.name in str(refused) and declared.allowed in str(refused), f"unclear: {refused}"
-            else:
-                raise AssertionError(f"{declared.name}={bad!r} was accepted, allowed is {declared.allowed}")
-
-
-@_clause
 def bounds_the_outliers_it_claims_to_tolerate(rule: Aggregator) -> None:
     errors = outlier_errors(rule)
     if errors is not None:
@@ -344,8 +302,3 @@ def outlier_errors(rule: Aggregator, outliers: int | None = None) -> tuple[float
         return worst
 
     return error(1e6), error(1e9)
-
-
-def registered_checks() -> list[Check]:
-    """Every check of every registered rule."""
-    return [check for name in AGGREGATORS for check in aggregator_checks(name)]

@@ -1,0 +1,103 @@
+"""`History`: what happened in a run, round by round and client by client."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from torch import Tensor
+
+from fedseca.federation.scenario import Scenario
+
+Record = dict[str, Any]
+LAST = 5
+"""The score of a run is the mean of its last five rounds, as in the paper."""
+
+
+@dataclass
+class History:
+    """The rounds of a run so far."""
+
+    scenario: Scenario
+    rounds: list[Record] = field(default_factory=list)
+    """One record for each round: `round` (from 1 on), `f1`, `accuracy`, `loss`, `admitted`, `rejected`, `seconds` …"""
+    clients: list[Record] = field(default_factory=list)
+    """The audit, one record for each round and client: `admitted` or the `reason` why not, `norm`, and what the rule
+    says of it."""
+    pairs: list[Record] = field(default_factory=list)
+    """What the rule says of each pair of clients, by round: FedSECA's `concordance`."""
+    model: dict[str, Tensor] | None = None
+    """The global model after the last round."""
+    folder: Path | None = None
+
+    def append(self, records: Mapping[str, list[Record]]) -> None:
+        """Add a round: its `rounds`, `clients` and `pairs`."""
+        for kind, added in records.items():
+            getattr(self, kind).extend(added)
+
+    @property
+    def f1(self) -> list[float]:
+        return [record["f1"] for record in self.rounds]
+
+    def last(self, metric: str) -> float:
+        """The mean of a metric over the last five rounds."""
+        return fmean(record[metric] for record in self.rounds[-LAST:])
+
+    @property
+    def f1_last5(self) -> float:
+        """The score of the run."""
+        return self.last("f1")
+
+    @property
+    def accuracy_last5(self) -> float:
+        return self.last("accuracy")
+
+    def seconds(self) -> dict[str, float]:
+        """Where the time went, in all rounds together."""
+        spent: dict[str, float] = {}
+        for record in self.rounds:
+            for part, seconds in record["seconds"].items():
+                spent[part] = spent.get(part, 0.0) + seconds
+        return {part: round(seconds, 3) for part, seconds in spent.items()}
+
+    def result(self) -> Record:
+        """The run in a few numbers."""
+        return {
+            "id": self.scenario.id,
+            "f1_last5": self.f1_last5,
+            "accuracy_last5": self.accuracy_last5,
+            "rounds": len(self.rounds),
+            "void_rounds": sum(record["void"] is not None for record in self.rounds),
+            "seconds": self.seconds(),
+            "seed": self.scenario.seed,
+            "versions": {name: importlib.metadata.version(name) for name in ("fedseca", "torch", "numpy")}
+            | {"python": platform.python_version()},
+        }
+
+    def by_client(self) -> list[Record]:
+        """One record for each client: how often it was there, rejected or suspected, and the means of the rest."""
+        return [self._of_client(client_id) for client_id in self.scenario.client_ids]
+
+    def _of_client(self, client_id: str) -> Record:
+        records = [record for record in self.clients if record["client"] == client_id]
+        present = [record for record in records if record["present"]]
+        rejected = [record for record in present if not record["admitted"]]
+        numbers: dict[str, list[float]] = {}
+        for record in present:
+            for name, value in record.items():
+                if isinstance(value, int | float) and not isinstance(value, bool) and name != "round":
+                    numbers.setdefault(name, []).append(value)
+        return {
+            "client": client_id,
+            "byzantine": self.scenario.is_byzantine(int(client_id)),
+            "present": len(present),
+            "rejected": len(rejected),
+            "reason": rejected[-1]["reason"] if rejected else None,
+            "suspected": sum(bool(record.get("suspect")) for record in present),
+            **{name: fmean(values) for name, values in numbers.items()},
+        }

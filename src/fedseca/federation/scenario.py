@@ -1,0 +1,111 @@
+"""`Scenario`: one federated training, described completely."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import torch
+
+from fedseca.aggregators import AGGREGATORS
+from fedseca.attacks import ATTACKS
+from fedseca.data import DATASETS, PARTITIONS
+from fedseca.declare import Declared, param
+from fedseca.errors import ParameterError
+from fedseca.layout import BufferPolicy
+from fedseca.models import MODELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario(Declared):
+    """A federation and its training; the same scenario gives the same numbers.
+
+    `aggregator`, `attack`, `dataset`, `partition` and `model` are given by name, as a mapping of name and
+    hyperparameters, or made already: `Scenario(aggregator="krum")`,
+    `Scenario(attack={"name": "ipm", "strength": 2.0})`. A rule that assumes a number of Byzantine clients
+    (`num_byzantine`) is told the true one, unless it is given.
+    """
+
+    name: ClassVar[str] = "scenario"
+
+    aggregator: Any = param("fedseca", registry=AGGREGATORS, help="the server's rule")
+    attack: Any = param("ipm", registry=ATTACKS, help="what the Byzantine clients do")
+    dataset: Any = param("digits", registry=DATASETS, help="what is learnt")
+    partition: Any = param("dirichlet", registry=PARTITIONS, help="how the training images are dealt to the clients")
+    model: Any = param("cnn", registry=MODELS, help="the network")
+    clients: int = param(5, ge=1, help="how many clients there are, the Byzantine ones included")
+    byzantine: int = param(2, ge=0, help="how many of them are Byzantine: the last ones")
+    rounds: int = param(40, ge=1, help="how often the clients train and the server aggregates")
+    local_epochs: int = param(1, ge=1, help="passes of a client over its images in a round")
+    batch_size: int = param(8, ge=1, help="images in a step of a client")
+    learning_rate: float = param(1e-3, gt=0, help="of a client's AdamW")
+    weight_decay: float = param(1e-6, ge=0, help="of a client's AdamW")
+    server_learning_rate: float = param(1.0, gt=0, help="η in w ← w − η·g̃")
+    participation: float = param(1.0, gt=0, le=1, help="share of the clients that is asked in each round")
+    dropout: float = param(0.0, ge=0, lt=1, help="probability that a client that was asked does not answer")
+    buffers: BufferPolicy = param(
+        "median", choices=get_args(BufferPolicy), help="running statistics of normalisation layers"
+    )
+    train_images: int | None = param(None, ge=1, help="how many training images are used; none: all")
+    test_images: int | None = param(None, ge=1, help="how many test images are used; none: all")
+    seed: int = param(0, ge=0, help="of every draw that is made")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "aggregator", self._informed(self.aggregator))
+        super().__post_init__()
+        if self.byzantine >= self.clients:
+            raise ParameterError(
+                f"scenario: byzantine must be below clients, at least one is honest; "
+                f"found byzantine={self.byzantine} of clients={self.clients}"
+            )
+        if self.aggregator.min_clients() > self.clients:
+            raise ParameterError(
+                f"scenario: {self.aggregator.name} needs at least {self.aggregator.min_clients()} clients; "
+                f"found clients={self.clients}"
+            )
+
+    def _informed(self, rule: Any) -> Any:
+        """The rule, told how many Byzantine clients there are if it asks and nobody said."""
+        given = {"name": rule} if isinstance(rule, str) else rule
+        if not isinstance(given, Mapping) or given.get("name") not in AGGREGATORS:
+            return rule
+        asks = "num_byzantine" in AGGREGATORS[given["name"]].hyperparameters()
+        return {"num_byzantine": self.byzantine, **given} if asks and isinstance(self.byzantine, int) else given
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Scenario:
+        """The scenario of a config: an unknown name in it is an error that lists the known ones."""
+        for name in values:
+            cls.declared(name)
+        return cls(**values)
+
+    @property
+    def id(self) -> str:
+        """A short hash of everything in it."""
+        content = json.dumps(self.values(), sort_keys=True, ensure_ascii=False)
+        return hashlib.blake2b(content.encode(), digest_size=5).hexdigest()
+
+    @property
+    def title(self) -> str:
+        """For people, and unique: `digits-fedseca-ipm-0f3a…`."""
+        return f"{self.dataset.name}-{self.aggregator.name}-{self.attack.name}-{self.id}"
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        return tuple(str(k) for k in range(self.clients))
+
+    def is_byzantine(self, client: int) -> bool:
+        return client >= self.clients - self.byzantine
+
+    def generator(self, purpose: str, *indices: int) -> torch.Generator:
+        """A generator for one purpose, round and client.
+
+        None of them depends on what was drawn before, so a run that goes on later draws what it would have drawn.
+        """
+        purpose_number = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), "big")
+        sequence = np.random.SeedSequence([self.seed, purpose_number, *indices])
+        return torch.Generator().manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))

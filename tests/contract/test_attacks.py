@@ -1,0 +1,107 @@
+"""The contract suite over every registered attack."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import fedseca
+from fedseca.attacks import ATTACKS, Knowledge, make_attack
+from fedseca.attacks.ipm import IPM
+from fedseca.testing import Check, attack_checks, check_attack, damage_to_the_mean
+
+
+@pytest.mark.parametrize("check", [check for name in ATTACKS for check in attack_checks(name)], ids=str)
+def test_contract(check: Check[Any]):
+    check()
+
+
+@pytest.mark.parametrize("attack", ["minmax", "minmax_agnostic", "minsum"])
+@pytest.mark.parametrize("direction", ["unit", "sign", "std"])
+def test_contract_in_every_direction(attack, direction):
+    check_attack(make_attack(attack, direction=direction))
+
+
+def test_the_names_of_the_paper_are_registered():
+    assert {"none", "alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax"} <= set(ATTACKS)
+    assert {"minmax_agnostic", "minsum", "random", "signflip", "nonfinite"} <= set(ATTACKS)
+
+
+def test_negative_control_no_attack_leaves_the_mean():
+    assert damage_to_the_mean(make_attack("none")) == 0
+    assert damage_to_the_mean(make_attack("ipm")) > 0.3
+    assert damage_to_the_mean(make_attack("ipm"), byzantine=0) == 0
+
+
+def test_what_is_not_declared_is_not_known():
+    knowledge = Knowledge.of(make_attack("ipm"), 0, 1, ("a",), own=torch.ones(1, 2), model=torch.ones(2))
+    for look in (lambda: knowledge.own, lambda: knowledge.model, lambda: knowledge.probe(torch.ones(1, 2))):
+        with pytest.raises(fedseca.FedsecaError, match="does not declare it: needs ="):
+            look()
+
+
+class _WritesToHonest(IPM):
+    def craft(self, honest, knowledge, state, rng):
+        honest *= 2
+        return super().craft(honest, knowledge, state, rng)
+
+
+class _DrawsGlobally(IPM):
+    def craft(self, honest, knowledge, state, rng):
+        return super().craft(honest, knowledge, state, rng)[0] * torch.rand(1), state
+
+
+class _SendsTooMuch(IPM):
+    def craft(self, honest, knowledge, state, rng):
+        return honest.clone(), state
+
+
+class _SendsViews(IPM):
+    def craft(self, honest, knowledge, state, rng):
+        return honest[:1].expand(knowledge.num_byzantine, -1), state
+
+
+class _DoesNothing(IPM):
+    needs = ("own",)
+
+    def craft(self, honest, knowledge, state, rng):
+        return knowledge.own.clone(), state
+
+
+class _RemembersInPlace(IPM):
+    def craft(self, honest, knowledge, state, rng):
+        state.setdefault("seen", torch.zeros(1)).add_(1)
+        return super().craft(honest, knowledge, state, rng)
+
+
+class _Corrupts(IPM):
+    needs = ("probe",)
+
+    def craft(self, honest, knowledge, state, rng):
+        server = knowledge.offered["probe"].__closure__[0].cell_contents.server
+        server.aggregate(honest)
+        return super().craft(honest, knowledge, state, rng)
+
+
+@pytest.mark.parametrize(
+    ("attack", "clause"),
+    [
+        (_WritesToHonest(), "leaves_the_honest_rows"),
+        (_SendsViews(), "leaves_the_honest_rows"),
+        (_DrawsGlobally(), "draws_from_the_generator"),
+        (_SendsTooMuch(), "sends_a_row"),
+        (_DoesNothing(), "moves_the_mean"),
+        (_RemembersInPlace(), "leaves_the_honest_rows"),
+        (_Corrupts(), "asking_leaves_the_server"),
+    ],
+)
+def test_the_suite_sees_a_broken_attack(attack, clause):
+    failed = []
+    for check in attack_checks(attack):
+        try:
+            check()
+        except Exception:
+            failed.append(str(check))
+    assert any(clause in name for name in failed), failed
+    with pytest.raises(AssertionError, match="ipm-"):
+        check_attack(attack)

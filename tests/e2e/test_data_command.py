@@ -1,0 +1,117 @@
+"""`fedseca data` as people and programs use it: real processes, made files."""
+
+import json
+
+import pytest
+
+from tests.e2e.test_command_line import run
+from tests.unit.data_files import make_arrays, make_cifar_png, make_fashion
+
+
+def test_list_says_what_is_here_and_how_to_get_the_others(tmp_path):
+    make_fashion(tmp_path)
+    shown = run("data", "list", "--data-dir", tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for words in ("fashion_mnist  here", "cifar10        missing", "60,000", "1×28×28", "fedseca data get cifar10"):
+        assert words in shown.stdout
+    assert str(tmp_path) in shown.stdout.replace("\n", "").replace(" ", "")
+
+
+def test_list_for_programs(tmp_path):
+    make_arrays(tmp_path / "arrays")
+    (tmp_path / "arrays.safetensors").write_bytes(b"ignored: the folder of its name comes first")
+    listed = json.loads(run("data", "list", "--json", "--data-dir", tmp_path).stdout)["datasets"]
+    assert {name: about["state"] for name, about in listed.items()} == {
+        "arrays": "here",
+        "cifar10": "missing",
+        "digits": "here",
+        "fashion_mnist": "missing",
+    }
+    assert listed["arrays"] | {"how_to_get": None} == {
+        "state": "here",
+        "folder": str(tmp_path / "arrays"),
+        "train": 20,
+        "test": 8,
+        "classes": 4,
+        "shape": [3, 4, 5],
+        "problem": None,
+        "how_to_get": None,
+    }
+
+
+def test_a_broken_set_does_not_hide_the_others(tmp_path):
+    (tmp_path / "arrays.safetensors").write_bytes(b"\x1b[2J not safetensors")
+    done = run("data", "list", "--data-dir", tmp_path)
+    assert done.returncode == 0 and "arrays         broken" in done.stdout and "digits         here" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_path_is_for_scripts(tmp_path):
+    make_cifar_png(tmp_path / "cifar10")
+    assert run("data", "path", "cifar10", "--data-dir", tmp_path).stdout == f"{tmp_path / 'cifar10'}\n"
+    assert run("data", "path", "cifar10", FEDSECA_DATA=str(tmp_path)).stdout == f"{tmp_path / 'cifar10'}\n"
+
+
+def test_get_of_what_is_here_does_nothing(tmp_path):
+    make_fashion(tmp_path / "fashion_mnist")
+    done = run("data", "get", "fashion_mnist", "--data-dir", tmp_path, PATH="")
+    assert done.returncode == 0 and done.stdout == f"{tmp_path / 'fashion_mnist'}\n"
+    assert "digits is here" in run("data", "get", "digits").stdout
+
+
+def test_show_who_has_what(tmp_path):
+    options = ["--clients", "4", "--alpha", "0.1", "--seed", "3"]
+    report = json.loads(run("data", "show", "digits", *options, "--json").stdout)
+    assert report["hyperparameters"] == {"alpha": 0.1} and len(report["counts"]) == 4
+    assert sum(map(sum, report["counts"])) == 1437
+    assert report == json.loads(
+        run("data", "show", "digits", *options[:2], "--set", "alpha=0.1", "--seed", "3", "--json").stdout
+    )
+    shown = run("data", "show", "digits", *options).stdout.splitlines()
+    assert shown[0].strip() == "digits dealt out by dirichlet, alpha=0.1, seed 3"
+    for client, row in enumerate(report["counts"]):
+        cells = shown[2 + client].split()
+        assert cells[:11] == [str(client), *("·" if not count else str(count) for count in row)]
+        assert cells[11] == f"{sum(row):,}"
+
+
+def test_show_the_sites_of_own_data(tmp_path):
+    make_arrays(tmp_path)
+    done = run("data", "show", "arrays", "--partition", "site", "--clients", "3", "--data-dir", tmp_path, "--json")
+    assert [sum(row) for row in json.loads(done.stdout)["counts"]] == [7, 7, 6]
+
+
+def test_a_narrow_terminal_keeps_the_numbers_whole(tmp_path):
+    make_fashion(tmp_path, train=2000)
+    shown = run("data", "show", "fashion_mnist", "--clients", "3", "--data-dir", tmp_path, COLUMNS="80").stdout
+    assert "…" not in shown and len(shown.splitlines()) == 5
+
+
+BAD = {
+    "unknown set": (["path", "cifar"], "unknown data set 'cifar'; did you mean 'cifar10'?"),
+    "missing set": (["path", "cifar10"], "cifar10 is not in"),
+    "no folder": (["path", "digits"], "digits lies in no folder"),
+    "not to be got": (["get", "arrays"], "arrays cannot be downloaded"),
+    "unknown partition": (["show", "digits", "--partition", "iidd"], "unknown partition 'iidd'; did you mean 'iid'?"),
+    "no such value": (["show", "digits", "--set", "beta=1"], "unknown hyperparameter of dirichlet 'beta'"),
+    "alpha of iid": (["show", "digits", "--partition", "iid", "--alpha", "1"], "unknown hyperparameter of iid 'alpha'"),
+    "alpha of 0": (["show", "digits", "--alpha", "0"], "dirichlet: alpha must be float > 0; found 0.0"),
+    "too many": (["show", "digits", "--clients", "2000"], "2,000 clients cannot share 1,437 images"),
+    "none": (["show", "digits", "--clients", "0"], "scenario: clients must be integer ≥ 1; found 0"),
+    "no sites": (["show", "digits", "--partition", "site"], "does not say where its images came from"),
+    "bad seed": (["show", "digits", "--seed", "-1"], "Invalid value for '--seed'"),
+    "seed too large": (["show", "digits", "--seed", str(2**70)], "Invalid value for '--seed'"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, fault):
+    arguments, message = BAD[fault]
+    done = run("data", *arguments, "--data-dir", tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_a_data_folder_that_is_not_there_is_one_line(tmp_path):
+    done = run("data", "list", "--data-dir", tmp_path / "nowhere")
+    assert done.returncode == 2 and "no such folder" in done.stderr and done.stderr.count("\n") == 1

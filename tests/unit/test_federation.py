@@ -1,0 +1,345 @@
+"""The pieces of the simulated federation: scenario, training, evaluation, rounds, history."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+
+import fedseca
+from fedseca.aggregators.fedavg import FedAvg
+from fedseca.attacks import make_attack
+from fedseca.errors import InputError, ParameterError, UnknownName
+from fedseca.federation import Federation, History, Scenario, simulate
+from fedseca.federation.evaluation import evaluate, macro_f1
+
+SMALL: dict[str, Any] = {"rounds": 3, "train_images": 100, "test_images": 60}
+
+
+# --- the scenario ------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_given_by_name_as_a_table_or_made():
+    for given in ("krum", {"name": "krum", "num_byzantine": 2}, fedseca.make_aggregator("krum", num_byzantine=2)):
+        assert Scenario(aggregator=given).aggregator == fedseca.make_aggregator("krum", num_byzantine=2)
+    assert Scenario(attack={"name": "ipm", "strength": 2.0}).attack.strength == 2.0
+
+
+def test_a_rule_is_told_how_many_byzantine_clients_there_are_unless_it_is_given():
+    assert Scenario(aggregator="krum", clients=9, byzantine=3).aggregator.num_byzantine == 3
+    told = Scenario(aggregator={"name": "krum", "num_byzantine": 1}, clients=9, byzantine=3)
+    assert told.aggregator.num_byzantine == 1
+
+
+def test_a_config_gives_the_scenario_back():
+    scenario = Scenario(aggregator="multi_krum", attack={"name": "minmax", "direction": "std"}, train_images=50, seed=3)
+    again = Scenario.of(json.loads(json.dumps(scenario.values())))
+    assert again == scenario and again.id == scenario.id and again.title == scenario.title
+
+
+def test_everything_in_it_changes_the_id():
+    changes: dict[str, Any] = {
+        "aggregator": {"name": "fedseca", "sparsity": 0.8},
+        "attack": {"name": "ipm", "strength": 1.2},
+        "dataset": "fashion_mnist",
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "model": {"name": "cnn", "batch_norm": True},
+        "buffers": "aggregate",
+        "train_images": 10,
+        "test_images": 10,
+        **dict.fromkeys(("clients", "byzantine", "rounds", "local_epochs", "batch_size", "seed"), 4),
+        **dict.fromkeys(("learning_rate", "weight_decay", "server_learning_rate", "participation", "dropout"), 0.5),
+    }
+    assert changes.keys() == Scenario.hyperparameters().keys()
+    ids = {Scenario(**{name: value}).id for name, value in changes.items()}
+    assert len(ids | {Scenario().id}) == len(changes) + 1
+
+
+@pytest.mark.parametrize("name", Scenario.hyperparameters())
+def test_bad_values_are_refused(name):
+    for bad in Scenario.hyperparameters()[name].bad_values():
+        with pytest.raises(ParameterError, match=name):
+            Scenario(**{name: bad})
+
+
+def test_what_does_not_fit_together_is_refused():
+    with pytest.raises(ParameterError, match=r"byzantine must be below clients.*found byzantine=5 of clients=5"):
+        Scenario(clients=5, byzantine=5)
+    with pytest.raises(ParameterError, match="krum needs at least 5 clients; found clients=4"):
+        Scenario(aggregator="krum", clients=4)
+    with pytest.raises(UnknownName, match="unknown attack 'imp'; did you mean 'ipm'"):
+        Scenario(attack="imp")
+    with pytest.raises(ParameterError, match="unknown hyperparameter of scenario 'round'; did you mean 'rounds'"):
+        Scenario.of({"round": 3})
+
+
+def test_generators_differ_by_purpose_round_and_client():
+    scenario = Scenario()
+    seeds = [
+        scenario.generator(*place).initial_seed()
+        for place in (("a",), ("b",), ("a", 1), ("a", 2), ("a", 1, 2), ("a", 2, 1))
+    ]
+    assert len(set(seeds)) == len(seeds)
+    assert scenario.generator("a", 1).initial_seed() == Scenario(rounds=7).generator("a", 1).initial_seed()
+    assert scenario.generator("a", 1).initial_seed() != Scenario(seed=1).generator("a", 1).initial_seed()
+
+
+# --- a client ----------------------------------------------------------------------------------------------------
+
+
+def test_training_is_adamw_by_its_equations():
+    """One local epoch against AdamW written out (Loshchilov & Hutter 2019), in the order the generator gives."""
+    scenario = Scenario(**SMALL, weight_decay=0.1, learning_rate=0.01)
+    federation = Federation(scenario)
+    start = federation.arrays()
+    found = federation.train(1, start, round=4)
+
+    network = scenario.model.build((1, 8, 8), 10, seed=0)
+    network.load_state_dict(start)
+    part = federation.parts[1]
+    images, labels = federation.train_set.floats(part), federation.train_set.labels[part]
+    order = torch.randperm(len(part), generator=scenario.generator("training", 4, 1))
+    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in network.named_parameters()}
+    for step, begin in enumerate(range(0, len(part), 8), start=1):
+        batch = order[begin : begin + 8]
+        network.zero_grad()
+        torch.nn.functional.cross_entropy(network(images[batch]), labels[batch]).backward()
+        with torch.no_grad():
+            for name, p in network.named_parameters():
+                assert p.grad is not None
+                first, second = moments[name]
+                first.mul_(0.9).add_(0.1 * p.grad)
+                second.mul_(0.999).add_(0.001 * p.grad**2)
+                p.mul_(1 - 0.01 * 0.1)
+                p.sub_(0.01 * (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-8))
+    for name, value in network.state_dict().items():
+        assert torch.allclose(found[name], value, atol=2e-5), name
+
+
+def test_training_depends_on_round_and_client_and_starts_anew():
+    federation = Federation(Scenario(**SMALL))
+    start = federation.arrays()
+    first = federation.train(0, start, 0)
+    federation.train(1, start, 0)
+    again, later = federation.train(0, start, 0), federation.train(0, start, 1)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], later[name]) for name in first)
+    assert all(torch.equal(value, federation.network.state_dict()[name]) for name, value in later.items())
+
+
+def test_only_byzantine_clients_train_on_poisoned_labels():
+    plain, flipped = (Federation(Scenario(**SMALL, attack=attack)) for attack in ("none", "labelflip"))
+    start = plain.arrays()
+    for client in range(5):
+        a, b = plain.train(client, start, 0), flipped.train(client, start, 0)
+        assert all(torch.equal(a[name], b[name]) for name in a) == (client < 3), client
+
+
+def test_a_left_over_image_joins_the_batch_before_it():
+    federation = Federation(Scenario(**SMALL))
+    sizes = lambda count: [len(batch) for batch in federation._batches(torch.arange(count))]  # noqa: E731
+    assert (
+        sizes(17) == [8, 9] and sizes(16) == [8, 8] and sizes(18) == [8, 8, 2] and sizes(1) == [1] and sizes(9) == [9]
+    )
+    alone = Federation(Scenario(**SMALL, batch_size=1))
+    assert [len(batch) for batch in alone._batches(torch.arange(3))] == [1, 1, 1]
+
+
+def test_a_model_that_cannot_train_on_the_images_is_said_before_the_first_round():
+    with pytest.raises(InputError, match="resnet18 cannot train on these images: Expected more than 1 value"):
+        Federation(Scenario(**SMALL, model={"name": "resnet18", "stem": "imagenet"}, batch_size=1))
+
+
+def test_more_images_than_there_are():
+    with pytest.raises(InputError, match="digits has 1437 training images; found a wish for 2000"):
+        Federation(Scenario(train_images=2000))
+
+
+# --- evaluation --------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_those_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    for classes in (2, 5, 10):
+        logits = torch.randn(1300, classes, generator=generator)
+        labels = torch.randint(classes, (1300,), generator=generator)
+        labels[: 20 * classes] = 0  # imbalanced
+        found = evaluate(torch.nn.Identity(), logits, labels, classes)
+        predicted = logits.argmax(dim=1)
+        assert found.f1 == pytest.approx(f1_score(labels, predicted, average="macro"))
+        assert found.accuracy == pytest.approx(accuracy_score(labels, predicted))
+        assert found.loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+
+
+def test_a_model_that_always_says_the_same():
+    confusion = torch.zeros(10, 10, dtype=torch.int64)
+    confusion[:, 3] = 36
+    assert macro_f1(confusion) == pytest.approx(2 * 0.1 / 1.1 / 10)
+
+
+def test_an_infinite_loss_is_none():
+    logits = torch.tensor([[torch.inf, 0.0], [0.0, 1.0]])
+    assert evaluate(torch.nn.Identity(), logits, torch.tensor([1, 1]), 2).loss is None
+
+
+# --- rounds ------------------------------------------------------------------------------------------------------
+
+
+def test_one_round_of_fedavg_is_the_mean_of_the_clients_models():
+    scenario = Scenario(aggregator="fedavg", attack="none", rounds=1, train_images=100, test_images=60)
+    federation = Federation(scenario)
+    start = federation.arrays()
+    models = [federation.train(client, start, 0) for client in range(5)]
+    found = simulate(scenario).model
+    assert found is not None
+    for name, value in found.items():
+        assert torch.allclose(value, torch.stack([model[name] for model in models]).mean(dim=0), atol=1e-6), name
+
+
+def test_the_server_learning_rate_is_the_length_of_the_step():
+    scenario = Scenario(aggregator="fedavg", attack="none", rounds=1, train_images=100, test_images=60)
+    start = Federation(scenario).arrays()
+    whole, half = simulate(scenario).model, simulate(dataclasses.replace(scenario, server_learning_rate=0.5)).model
+    assert whole is not None and half is not None
+    for name in start:
+        assert torch.allclose(half[name], (start[name] + whole[name]) / 2, atol=1e-6)
+
+
+def test_two_local_epochs_train_longer():
+    scenario = Scenario(**SMALL, aggregator="fedavg", attack="none")
+    assert (
+        simulate(dataclasses.replace(scenario, local_epochs=8)).rounds[-1]["loss"]
+        < simulate(scenario).rounds[-1]["loss"]
+    )
+
+
+def test_the_same_seed_gives_the_same_numbers():
+    scenario = Scenario(**SMALL, attack="alie", dropout=0.3)
+    first, again, other = simulate(scenario), simulate(scenario), simulate(dataclasses.replace(scenario, seed=1))
+    assert _numbers(first) == _numbers(again) != _numbers(other)
+    assert first.clients == again.clients
+
+
+def _numbers(history: History) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in history.rounds]
+
+
+def test_participation_and_dropout():
+    history = simulate(Scenario(**(SMALL | {"rounds": 12}), clients=10, participation=0.5, dropout=0.2, byzantine=3))
+    reasons = [line["reason"] for line in history.clients if not line["present"]]
+    assert set(reasons) == {"was not asked", "did not answer"} and reasons.count("was not asked") == 12 * 5
+    assert all(record["present"] <= 5 for record in history.rounds)
+    assert {record["present"] for record in history.rounds} > {5}
+    asked = {line["client"] for line in history.clients if line["present"]}
+    assert len(asked) == 10  # not the same five each time
+    assert len(history.clients) == 12 * 10
+
+
+def test_a_round_without_honest_clients_goes_on():
+    history = simulate(Scenario(**(SMALL | {"rounds": 8}), clients=3, byzantine=2, participation=0.34, attack="ipm"))
+    alone = [
+        record["round"]
+        for record in history.rounds
+        if all(line["byzantine"] for line in history.clients if line["round"] == record["round"] and line["present"])
+    ]
+    assert alone and len(history.rounds) == 8 and all(record["void"] is None for record in history.rounds)
+
+
+def test_a_round_that_nobody_answers_is_void_and_leaves_the_model():
+    history = simulate(Scenario(**(SMALL | {"rounds": 6}), clients=2, byzantine=0, dropout=0.8))
+    void = [record for record in history.rounds if record["present"] == 0]
+    assert void and all("needs at least 1 client" in record["void"] for record in void)
+    for before, after in zip(history.rounds, history.rounds[1:], strict=False):
+        assert after["void"] is None or after["f1"] == before["f1"]
+
+
+@pytest.mark.parametrize("rule", ["fedseca", "krum"])
+def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing(rule):
+    # Krum with B = 0 needs three clients, which are left; the others' score is that of a federation without the two.
+    aggregator = {"name": rule, "num_byzantine": 0} if rule == "krum" else rule
+    history = simulate(Scenario(**SMALL, attack="nonfinite", aggregator=aggregator))
+    for line in history.clients:
+        assert line["admitted"] != line["byzantine"]
+        assert not line["byzantine"] or "NaN" in line["reason"]
+    assert [record["rejected"] for record in history.rounds] == [2, 2, 2]
+    assert [r["rejected"] for r in history.by_client()] == [0, 0, 0, 3, 3]
+    silent = simulate(Scenario(**SMALL, attack=_Silent(), aggregator=aggregator))
+    assert _metrics(history) == _metrics(silent)
+
+
+def _metrics(history: History) -> list[tuple[float, float]]:
+    return [(record["f1"], record["loss"]) for record in history.rounds]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Silent(type(make_attack("ipm"))):  # type: ignore[misc]
+    """Its clients send something that is not finite anywhere."""
+
+    def craft(self, honest, knowledge, state, rng):
+        return torch.full((knowledge.num_byzantine, honest.shape[1]), torch.nan), state
+
+
+def test_a_rule_left_without_clients_voids_the_round():
+    history = simulate(Scenario(**SMALL, aggregator="krum", attack="nonfinite"))
+    assert all("krum needs at least 5 clients, 3 of 5 were admitted" in record["void"] for record in history.rounds)
+    assert len({record["f1"] for record in history.rounds}) == 1 and history.result()["void_rounds"] == 3
+    assert {line["reason"] for line in history.clients if not line["byzantine"]} == {"the round is void"}
+
+
+class _Explodes(FedAvg):
+    def aggregate(self, updates, state, rng):
+        answer = super().aggregate(updates, state, rng)
+        return dataclasses.replace(answer, update=answer.update * torch.inf)
+
+
+def test_a_rule_that_explodes_voids_the_round():
+    history = simulate(Scenario(**SMALL, aggregator=_Explodes()))
+    assert all("not finite" in record["void"] for record in history.rounds)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SpoilsStatistics(type(make_attack("ipm"))):  # type: ignore[misc]
+    """Huge running statistics, and a negative variance."""
+
+    def craft(self, honest, knowledge, state, rng):
+        return torch.full((knowledge.num_byzantine, honest.shape[1]), 1e6), state
+
+
+@pytest.mark.parametrize("buffers", ["median", "aggregate"])
+def test_running_statistics_are_the_attacker_s_to_choose_and_the_server_s_to_bound(buffers):
+    scenario = Scenario(**SMALL, model={"name": "cnn", "batch_norm": True}, attack=_SpoilsStatistics(), buffers=buffers)
+    history = simulate(scenario)
+    assert history.model is not None
+    variances = [value for name, value in history.model.items() if name.endswith("running_var")]
+    counters = [value for name, value in history.model.items() if name.endswith("num_batches_tracked")]
+    assert variances and all((v >= 0).all() and (v < 100).all() for v in variances)
+    assert counters and all(int(counter) > 0 for counter in counters)
+    mean = simulate(dataclasses.replace(scenario, aggregator="fedavg", buffers="aggregate")).model
+    assert mean is not None and max(float(v.abs().max()) for v in mean.values()) > 1e5  # negative control
+
+
+def test_the_adaptive_attack_asks_the_true_rule_and_leaves_no_trace():
+    """A federation whose server is asked behaves as one whose server is not: the audit is a pure function of rows."""
+    history = simulate(Scenario(**SMALL, attack="minmax"))
+    assert all(record["seconds"]["attack"] > 0 for record in history.rounds)
+    server = fedseca.Server("fedseca")
+    before = server.state_dict()
+    server.rehearse(torch.randn(5, 40))
+    assert server.state_dict() == before
+
+
+def test_pairs_are_kept_for_few_clients():
+    history = simulate(Scenario(**SMALL))
+    assert [line["round"] for line in history.pairs] == [1, 2, 3]
+    matrix = torch.tensor(history.pairs[0]["concordance"])
+    assert matrix.shape == (5, 5) and torch.equal(matrix, matrix.T)
+    many = simulate(Scenario(rounds=1, train_images=100, test_images=60, clients=40, byzantine=0))
+    assert many.pairs == []
+
+
+def test_the_score_is_the_mean_of_the_last_five_rounds():
+    history = simulate(Scenario(**(SMALL | {"rounds": 7})))
+    assert history.f1_last5 == pytest.approx(sum(history.f1[2:]) / 5)
+    assert set(history.result()) >= {"f1_last5", "accuracy_last5", "seconds", "versions", "seed"}
