@@ -14,7 +14,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 run: install
-	$(BIN)/fedseca aggregate examples/updates/*.safetensors --global examples/before.safetensors -o out/after.safetensors
+	$(BIN)/fedseca demo
 
 test: install
 	$(BIN)/python -m pytest -n 2
@@ -29,4 +29,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv out build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv out runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -24,6 +24,8 @@ class Federation:
     def __init__(self, scenario: Scenario, *, data_dir: str | Path | None = None, device: str = "cpu") -> None:
         self.scenario = scenario
         self.device = _usable(device)
+        if data_dir is not None and not Path(data_dir).is_dir():  # a slip, even where the data set needs no folder
+            raise InputError(f"data folder {data_dir}: no such folder")
         dataset = scenario.dataset.load(None if data_dir is None else Path(data_dir))
         self.fingerprint = dataset.fingerprint()
         self.num_classes = dataset.num_classes

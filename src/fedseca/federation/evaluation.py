@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_BATCH = 512
+_BATCH = 128
 
 
 @dataclass(frozen=True)

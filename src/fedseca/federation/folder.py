@@ -77,11 +77,12 @@ class RunFolder:
             done, history.model, attack_state = self._read_checkpoint(server)
         for kind, name in LINES.items():
             lines = [line for line in read_lines(self.path / name) if line["round"] <= done]
-            write_atomically(self.path / name, b"".join(_line(line) for line in lines))
-            setattr(history, kind, lines)
-            self._files[kind] = (self.path / name).open("ab")
+            history.append({kind: lines})
         if [record["round"] for record in history.rounds] != list(range(1, done + 1)):
             raise StateError(f"{self.path / LINES['rounds']}: rounds are missing from it; start again with --overwrite")
+        for kind, name in LINES.items():
+            write_atomically(self.path / name, b"".join(_line(line) for line in getattr(history, kind)))
+            self._files[kind] = (self.path / name).open("ab")
         return history, attack_state
 
     def append(self, kinds: Mapping[str, list[Record]]) -> None:
@@ -109,7 +110,8 @@ class RunFolder:
                 manifest = json.loads(file.metadata()["manifest"])
                 for key in file.keys():  # noqa: SIM118 (not a mapping)
                     part, _, name = key.partition("/")
-                    parts[part][name] = file.get_tensor(key)
+                    # A copy in memory of torch's own: where a vector lies decides how its sums are rounded.
+                    parts[part][name] = file.get_tensor(key).clone()
             server.load_state_dict({**manifest["server"], "state": parts["server"]})
             return int(manifest["round"]), parts["model"], parts["attack"]
         except (OSError, ValueError, KeyError, TypeError, SafetensorError, StateError) as problem:

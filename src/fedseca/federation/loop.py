@@ -67,8 +67,9 @@ def simulate(
             book = RunFolder(Path(folder), scenario, federation.fingerprint, resume=resume, overwrite=overwrite)
             stack.callback(book.close)
             history, attack_state = book.restore(server)
-        start = history.model or federation.arrays()
-        history.model = {name: value.to(federation.device) for name, value in start.items()}
+        # The network's order of its arrays, which no file keeps, is the order of every vector.
+        restored = history.model or {}
+        history.model = {name: restored.get(name, value).to(value) for name, value in federation.arrays().items()}
         if on_start is not None:
             on_start(federation, history)
         for number in range(len(history.rounds), scenario.rounds):

@@ -1,0 +1,285 @@
+"""`fedseca run` as people and programs use it; what the rules and attacks do to a real training."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedseca
+from fedseca.federation import read_history
+from tests.e2e.test_command_line import run
+
+ROOT = Path(__file__).parents[2]
+QUICK = ("--rounds", 3, "--train-images", 100, "--test-images", 60)
+# A training that is done in seconds: fewer and larger steps than the default.
+FAST: dict[str, Any] = {"rounds": 14, "learning_rate": 4e-3, "batch_size": 16}
+ATTACKS = ("alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax", "none")
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_fedseca_learns_the_digits_under_every_attack_of_the_paper(attack):
+    history = fedseca.simulate(fedseca.Scenario(aggregator="fedseca", attack=attack, **FAST))
+    assert history.f1_last5 >= (0.65 if attack == "mimic" else 0.85)
+
+
+@pytest.mark.parametrize("attack", ["fang", "minmax"])
+def test_negative_control_fedavg_collapses(attack):
+    history = fedseca.simulate(fedseca.Scenario(aggregator="fedavg", attack=attack, **FAST))
+    assert history.f1_last5 < 0.2
+
+
+def test_negative_control_fedavg_learns_when_nobody_attacks():
+    assert fedseca.simulate(fedseca.Scenario(aggregator="fedavg", attack="none", **FAST)).f1_last5 >= 0.85
+
+
+def test_what_a_person_sees(tmp_path):
+    done = run("run", *QUICK, "-o", tmp_path / "mine")
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "fedseca under ipm on digits: 5 clients, 2 of them Byzantine (3, 4), 3 rounds" in shown
+    assert "who has how many images of each class" in shown
+    for heading in ("client", "truth", "rejected", "trust ρ", "adopted"):
+        assert heading in shown
+    assert shown.count("Byzantine │") == 2 and shown.count("honest │") == 3
+    score = read_history(tmp_path / "mine").f1_last5
+    assert f"{score:.3f} (mean of the last five rounds)" in shown
+    assert f"written to {tmp_path / 'mine'}" in shown
+    assert any(bar in done.stdout for bar in "▁▂▃▄▅▆▇")
+
+
+def test_what_a_program_reads(tmp_path):
+    done = run("run", *QUICK, "-o", tmp_path / "mine", "--json")
+    report = json.loads(done.stdout)
+    result = json.loads((tmp_path / "mine" / "result.json").read_text())
+    assert result.items() <= report.items() and report["folder"] == str(tmp_path / "mine")
+    assert [client["byzantine"] for client in report["clients"]] == [False] * 3 + [True] * 2
+    assert all(client["rejected"] == 0 and client["rho"] is not None for client in report["clients"])
+
+
+def test_every_option_arrives(tmp_path):
+    options = {
+        "aggregator": "krum",
+        "attack": "alie",
+        "dataset": "digits",
+        "partition": "shards",
+        "model": "cnn",
+        "clients": 7,
+        "byzantine": 1,
+        "rounds": 2,
+        "local_epochs": 2,
+        "batch_size": 16,
+        "learning_rate": 0.01,
+        "weight_decay": 0.1,
+        "server_learning_rate": 0.5,
+        "participation": 0.9,
+        "dropout": 0.1,
+        "buffers": "aggregate",
+        "train_images": 90,
+        "test_images": 30,
+        "seed": 5,
+    }
+    assert options.keys() == fedseca.Scenario.hyperparameters().keys()
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    parts = ["--set", "attack.strength=0.5", "--set", "partition.per_client=3", "--set", "model.batch_norm=true"]
+    done = run("run", *words, *parts, "-o", tmp_path / "mine")
+    assert done.returncode == 0, done.stderr
+    expected = fedseca.Scenario.of(
+        options
+        | {
+            "attack": {"name": "alie", "strength": 0.5},
+            "partition": {"name": "shards", "per_client": 3},
+            "model": {"name": "cnn", "batch_norm": True},
+        }
+    )
+    assert read_history(tmp_path / "mine").scenario == expected
+
+
+def test_a_config_file_and_what_is_put_over_it(tmp_path):
+    config = tmp_path / "mine.toml"
+    config.write_text('rounds = 2\ntrain_images = 100\nlearning_rate = 1\n[attack]\nname = "ipm"\nstrength = 2\n')
+    done = run("run", "--config", config, "--rounds", 1, "--set", "attack.jitter=0", "-o", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    scenario = read_history(tmp_path / "run").scenario
+    assert (scenario.rounds, scenario.train_images, scenario.learning_rate) == (1, 100, 1.0)
+    assert (scenario.attack.strength, scenario.attack.jitter) == (2.0, 0.0)
+    # The config that a run wrote is a config again; another attack on the command line leaves the file's behind.
+    again = run("run", "--config", tmp_path / "run" / "config.json", "--attack", "none", "-o", tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    assert read_history(tmp_path / "again").scenario.attack.name == "none"
+
+
+def test_without_a_name_a_run_names_itself(tmp_path):
+    command = [sys.executable, "-c", "from fedseca.cli import main; main()", "run", *map(str, QUICK)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name == read_history(folder).scenario.title and folder.name.startswith("digits-fedseca-ipm-")
+
+
+def test_a_client_that_sends_nan_is_named(tmp_path):
+    done = run("run", *QUICK, "--attack", "nonfinite", "-o", tmp_path / "mine")
+    assert done.returncode == 0, done.stderr
+    for client in (3, 4):
+        assert f"client {client} was rejected in 3 of 3 rounds: 1 NaN and 2 Inf, first at " in done.stdout
+
+
+TOML = {"broken.toml": "rounds = \n", "binary.toml": "\x00\x01", "list.json": "[1, 2]", "unknown.toml": "round = 3\n"}
+BAD: dict[str, tuple[list[object], str]] = {
+    "unknown rule": (["--aggregator", "fedsecca"], "unknown rule 'fedsecca'; did you mean 'fedseca'? Known: cc_rand"),
+    "unknown attack": (["--attack", "imp"], "unknown attack 'imp'; did you mean 'ipm'? Known: alie"),
+    "unknown data": (["--dataset", "digit"], "unknown data set 'digit'; did you mean 'digits'? Known: arrays"),
+    "unknown model": (["--model", "resnet"], "unknown model 'resnet'; did you mean 'resnet18'?"),
+    "unknown partition": (["--partition", "iidd"], "unknown partition 'iidd'; did you mean 'iid'?"),
+    "all Byzantine": (
+        ["--byzantine", 5],
+        "byzantine must be below clients, at least one is honest; found byzantine=5 of",
+    ),
+    "negative α": (["--alpha", "-1"], "dirichlet: alpha must be float > 0; found -1.0"),
+    "negative α set": (["--set", "partition.alpha=-1"], "dirichlet: alpha must be float > 0; found -1.0"),
+    "α of iid": (["--partition", "iid", "--alpha", "1"], "unknown hyperparameter of iid 'alpha'"),
+    "missing data folder": (["--data-dir", "/no/such/folder"], "data folder /no/such/folder: no such folder"),
+    "missing data": (["--dataset", "cifar10", "--data-dir", "."], "cifar10 is not in"),
+    "missing config": (["--config", "nowhere.toml"], "nowhere.toml: No such file or directory"),
+    "broken config": (["--config", "broken.toml"], "broken.toml: cannot be read as a scenario: Invalid value"),
+    "binary config": (["--config", "binary.toml"], "binary.toml: cannot be read as a scenario"),
+    "a list": (["--config", "list.json"], "list.json: cannot be read as a scenario"),
+    "unknown in config": (
+        ["--config", "unknown.toml"],
+        "unknown hyperparameter of scenario 'round'; did you mean 'rou",
+    ),
+    "no number": (["--rounds", "many"], "scenario: rounds must be integer ≥ 1; found 'many'"),
+    "no rounds": (["--rounds", 0], "scenario: rounds must be integer ≥ 1; found 0"),
+    "unknown part": (["--set", "atack.strength=1"], "--set takes PART.NAME=VALUE; unknown part 'atack'; did you mean"),
+    "no part": (["--set", "strength=1"], "--set takes PART.NAME=VALUE; unknown part 'strength'"),
+    "unknown name": (["--set", "attack.size=1"], "unknown hyperparameter of ipm 'size'. Known: strength, jitter"),
+    "no value": (["--set", "attack.strength"], "--set takes NAME=VALUE; found 'attack.strength'"),
+    "too many images": (["--train-images", 9999], "digits has 1437 training images; found a wish for 9999"),
+    "too many clients": (["--clients", 9999, "--byzantine", 0], "clients cannot share 100 images"),
+    "no site": (["--partition", "site"], "site: this data set does not say where its images came from"),
+    "rule too large": (["--aggregator", "krum", "--clients", 4], "krum needs at least 5 clients; found clients=4"),
+    "both": (["--resume", "--overwrite"], "--resume goes on and --overwrite starts again: give one of them"),
+    "no device": (["--device", "toaster"], "device 'toaster' cannot be used here"),
+    "no checkpoint": (["--checkpoint-every", 0], "checkpoint_every must be an integer ≥ 1; found 0"),
+    "negative seed": (["--seed", -1], "scenario: seed must be integer ≥ 0; found -1"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(tmp_path, fault, monkeypatch):
+    for name, content in TOML.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    arguments, message = BAD[fault]
+    images = [] if "--train-images" in arguments else ["--train-images", 100]
+    done = run("run", *images, *arguments, "-o", tmp_path / "sub" / "run")
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_folder_of_another_config_is_refused_and_stays(tmp_path):
+    folder = tmp_path / "mine"
+    assert run("run", *QUICK, "-o", folder).returncode == 0
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    done = run("run", *QUICK, "--seed", 1, "-o", folder, "--resume")
+    assert done.returncode == 2 and "holds a run of another config (seed is 0 there and 1 here)" in done.stderr
+    assert done.stderr.count("\n") == 1 and {path: path.read_bytes() for path in folder.iterdir()} == before
+    done = run("run", *QUICK, "-o", folder)
+    assert done.returncode == 2 and "holds this run already, which is finished; --resume goes on" in done.stderr
+    assert run("run", *QUICK, "-o", folder, "--resume").returncode == 0
+
+
+LONG = ("--rounds", 12, "--train-images", 200, "--test-images", 60, "--attack", "mimic", "--checkpoint-every", 3)
+
+
+def lines(folder):
+    def told(name):
+        return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+    rounds = [{k: v for k, v in record.items() if k != "seconds"} for record in told("rounds.jsonl")]
+    return rounds, told("clients.jsonl"), told("pairs.jsonl")
+
+
+def test_killed_at_any_moment_and_resumed_it_gives_the_numbers_of_an_unbroken_run(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert run("run", *LONG, "-o", whole).returncode == 0
+    command = [sys.executable, "-c", "from fedseca.cli import main; main()", "run", *map(str, LONG)]
+    command += ["-o", str(broken), "--resume"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = 0
+    for count in (1, 2, 5, 7, 11):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        deadline = time.monotonic() + 90
+        while process.poll() is None and time.monotonic() < deadline:
+            if _rounds_in(broken / "rounds.jsonl") >= count:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.001)
+        killed += process.wait() == -signal.SIGKILL
+        assert not (broken / "result.json").exists() or count == 11
+    assert killed >= 4  # the last may have been too quick
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert lines(broken) == lines(whole)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (broken, whole)]
+    assert results[0]["f1_last5"] == results[1]["f1_last5"]
+
+
+def _rounds_in(path):
+    try:
+        return path.read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-c", "from fedseca.cli import main; main()", "run", "-o", str(tmp_path / "mine")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 90
+    while _rounds_in(tmp_path / "mine" / "rounds.jsonl") < 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command with --resume goes on from" in out and err == ""
+
+
+def test_tensorboard(tmp_path):
+    done = run("run", *QUICK, "--tensorboard", "-o", tmp_path / "mine")
+    assert done.returncode == 0, done.stderr
+    read = (
+        "import sys; from tensorboard.backend.event_processing.event_accumulator import EventAccumulator as E;"
+        "e = E(sys.argv[1]); e.Reload();"
+        "print([s.value for s in e.Scalars('f1')], 'rho/client 3' in e.Tags()['scalars'])"
+    )
+    folder = tmp_path / "mine" / "tensorboard"
+    shown = subprocess.run([sys.executable, "-c", read, str(folder)], capture_output=True, text=True, timeout=120)
+    logged, _, known = shown.stdout.strip().rpartition(" ")
+    assert json.loads(logged) == pytest.approx(read_history(tmp_path / "mine").f1) and known == "True"
+
+
+def test_an_attack_in_one_file_is_an_attack_like_any_other(tmp_path):
+    plugin = ROOT / "examples" / "attacks" / "top_flip.py"
+    options = ("--attack", "top_flip", "--set", "attack.share=0.5", "-o", tmp_path / "mine")
+    done = run("--plugin", plugin, "run", *QUICK, *options)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "mine" / "config.json").read_text())["scenario"]["attack"]["share"] == 0.5
+    assert "top_flip" in json.loads(run("--plugin", plugin, "list", "--json").stdout)["attacks"]
+    assert len(plugin.read_text().splitlines()) <= 45
+
+
+def test_the_demo_shows_one_collapse_and_one_survival(tmp_path):
+    done = run("demo", "-o", tmp_path / "demo", "--rounds", 25)
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[1]: line for line in done.stdout.splitlines() if "│" in line}
+    assert "collapsed" in rows["fedavg"] and "survived" in rows["fedseca"]
+    assert str(tmp_path / "demo" / "fedseca") in done.stdout
+    assert read_history(tmp_path / "demo" / "fedavg").f1_last5 < 0.2
+    again = run("demo", "-o", tmp_path / "demo", "--rounds", 1)
+    assert again.returncode == 0, again.stderr

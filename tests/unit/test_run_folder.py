@@ -1,0 +1,245 @@
+"""A run is a folder that can be cut off at any moment."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedseca.errors import InputError, StateError
+from fedseca.federation import Scenario, read_history, simulate
+
+SCENARIO = Scenario(rounds=6, train_images=80, test_images=40, attack="mimic", participation=0.8)
+
+
+class _Cut(Exception):
+    pass
+
+
+def cut_after(rounds):
+    def on_round(history):
+        if len(history.rounds) == rounds:
+            raise _Cut
+
+    return on_round
+
+
+def run_until(folder: Path, rounds: int, **options: Any) -> None:
+    with pytest.raises(_Cut):
+        simulate(SCENARIO, folder=folder, on_round=cut_after(rounds), checkpoint_every=2, **options)
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All that a run says, without how long it took."""
+    lines = {
+        name: [
+            {k: v for k, v in json.loads(line).items() if k != "seconds"}
+            for line in (folder / name).read_text().splitlines()
+        ]
+        for name in ("rounds.jsonl", "clients.jsonl", "pairs.jsonl")
+    }
+    result = {k: v for k, v in json.loads((folder / "result.json").read_text()).items() if k != "seconds"}
+    return {**lines, "result": result, "config": json.loads((folder / "config.json").read_text())}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("runs") / "unbroken"
+    simulate(SCENARIO, folder=folder, checkpoint_every=2)
+    return folder
+
+
+def same(folder: Path, unbroken: Path) -> bool:
+    ours, theirs = (load_file(f / "checkpoint.safetensors") for f in (folder, unbroken))
+    models = ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    return models and contents(folder) == contents(unbroken)
+
+
+def test_what_is_in_it(unbroken):
+    assert {path.name for path in unbroken.iterdir() if path.name[0] != "."} == {
+        "config.json",
+        "rounds.jsonl",
+        "clients.jsonl",
+        "pairs.jsonl",
+        "result.json",
+        "checkpoint.safetensors",
+    }
+    told = contents(unbroken)
+    assert Scenario.of(told["config"]["scenario"]) == SCENARIO
+    assert [record["round"] for record in told["rounds.jsonl"]] == [1, 2, 3, 4, 5, 6]
+    assert all({"f1", "accuracy", "loss"} <= record.keys() for record in told["rounds.jsonl"])
+    assert len(told["clients.jsonl"]) == 6 * 5
+    admitted = [line for line in told["clients.jsonl"] if line["admitted"]]
+    assert all({"norm", "rho", "clip_factor", "adopted", "weight"} <= line.keys() for line in admitted)
+    assert all("reason" in line for line in told["clients.jsonl"] if not line["admitted"])
+    assert {"f1_last5", "accuracy_last5", "versions", "seed"} <= told["result"].keys()
+    history = read_history(unbroken)
+    assert history.scenario == SCENARIO and history.f1_last5 == told["result"]["f1_last5"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 6])
+def test_cut_off_and_resumed_it_is_the_unbroken_run(tmp_path, unbroken, rounds):
+    run_until(tmp_path / "run", rounds)
+    simulate(SCENARIO, folder=tmp_path / "run", resume=True, checkpoint_every=2)
+    assert same(tmp_path / "run", unbroken)
+
+
+def test_cut_off_again_and_again(tmp_path, unbroken):
+    for rounds in (1, 3, 4, 5):
+        run_until(tmp_path / "run", rounds, resume=True)
+    simulate(SCENARIO, folder=tmp_path / "run", resume=True, checkpoint_every=3)
+    assert same(tmp_path / "run", unbroken)
+
+
+def test_half_a_line_and_left_over_files_do_no_harm(tmp_path, unbroken):
+    folder = tmp_path / "run"
+    run_until(folder, 5)
+    for name in ("rounds.jsonl", "clients.jsonl"):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-17])
+    (folder / "pairs.jsonl").write_bytes((folder / "pairs.jsonl").read_bytes() + b'{"round": 6, "cli')
+    (folder / ".checkpoint.safetensors.0123456789ab").write_bytes(b"half of one")
+    (folder / ".result.json.0123456789ab").write_bytes(b"{")
+    simulate(SCENARIO, folder=folder, resume=True, checkpoint_every=2)
+    assert same(folder, unbroken)
+    assert not list(folder.glob(".*.0123456789ab"))
+
+
+def test_cut_off_before_the_first_checkpoint_and_before_the_config(tmp_path, unbroken):
+    run_until(tmp_path / "run", 1)
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "run", tmp_path / "empty", tmp_path / "nowhere" / "yet"):
+        simulate(SCENARIO, folder=folder, resume=True, checkpoint_every=2)
+        assert same(folder, unbroken)
+
+
+def test_a_finished_run_resumed_is_read_not_run_again(tmp_path, unbroken):
+    calls: list[int] = []
+    before = {path.name: path.read_bytes() for path in unbroken.iterdir()}
+    history = simulate(SCENARIO, folder=unbroken, resume=True, on_round=lambda h: calls.append(1))
+    assert calls == [] and history.f1_last5 == contents(unbroken)["result"]["f1_last5"]
+    assert history.model is not None
+    assert {path.name: path.read_bytes() for path in unbroken.iterdir()} == before
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"rounds": 9}, "rounds is 6 there and 9 here"),
+        ({"attack": "ipm"}, "attack.name is 'mimic' there and 'ipm' here"),
+        ({"aggregator": {"name": "fedseca", "momentum": 0.1}}, "aggregator.momentum is 0.5 there and 0.1 here"),
+    ],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_the_folder_of_another_config_is_refused_and_stays(unbroken, change, message, resume):
+    before = snapshot(unbroken)
+    other = Scenario.of({**SCENARIO.values(), **change})
+    with pytest.raises(InputError, match=f"holds a run of another config .*{message}.*--overwrite"):
+        simulate(other, folder=unbroken, resume=resume)
+    assert snapshot(unbroken) == before
+
+
+def test_other_data_is_another_config(tmp_path, monkeypatch):
+    run_until(tmp_path / "run", 3)
+    monkeypatch.setattr("fedseca.data.Dataset.fingerprint", lambda self: "0123456789abcdef")
+    with pytest.raises(InputError, match=r"data is .* there and '0123456789abcdef' here"):
+        simulate(SCENARIO, folder=tmp_path / "run", resume=True)
+
+
+def test_a_run_is_not_written_over_by_accident(tmp_path, unbroken):
+    before = snapshot(unbroken)
+    with pytest.raises(InputError, match="holds this run already, which is finished; --resume"):
+        simulate(SCENARIO, folder=unbroken)
+    run_until(tmp_path / "run", 3)
+    with pytest.raises(InputError, match="which is not finished"):
+        simulate(SCENARIO, folder=tmp_path / "run")
+    assert snapshot(unbroken) == before
+
+
+def test_overwrite_starts_again_and_leaves_other_files(tmp_path, unbroken):
+    folder = tmp_path / "run"
+    run_until(folder, 5)
+    (folder / "notes.txt").write_text("mine")
+    simulate(SCENARIO, folder=folder, overwrite=True, checkpoint_every=2)
+    assert same(folder, unbroken) and (folder / "notes.txt").read_text() == "mine"
+    other = Scenario.of({**SCENARIO.values(), "rounds": 1})
+    simulate(other, folder=folder, overwrite=True)
+    assert len(read_history(folder).rounds) == 1
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with pytest.raises(InputError, match=r"holds other files \(thesis.tex\) and no run"):
+        simulate(SCENARIO, folder=tmp_path)
+    with pytest.raises(InputError, match="is a file; a run is a folder"):
+        simulate(SCENARIO, folder=tmp_path / "thesis.tex")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"not safetensors at all", None])
+def test_a_damaged_checkpoint_is_one_line(tmp_path, damage):
+    folder = tmp_path / "run"
+    run_until(folder, 5)
+    checkpoint = folder / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100] if damage is None else damage)
+    with pytest.raises(StateError, match=r"checkpoint.safetensors: cannot be read .*start again with --overwrite"):
+        simulate(SCENARIO, folder=folder, resume=True)
+
+
+def test_lost_lines_are_noticed(tmp_path):
+    folder = tmp_path / "run"
+    run_until(folder, 5)
+    lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_bytes(b"".join(lines[:1] + lines[2:]))
+    before = snapshot(folder)
+    with pytest.raises(StateError, match="rounds are missing from it"):
+        simulate(SCENARIO, folder=folder, resume=True)
+    assert snapshot(folder) == before
+
+
+def test_a_broken_config_is_refused(tmp_path):
+    folder = tmp_path / "run"
+    run_until(folder, 3)
+    (folder / "config.json").write_text('{"scenario": ')
+    with pytest.raises(InputError, match=r"config.json: cannot be read"):
+        simulate(SCENARIO, folder=folder, resume=True)
+    with pytest.raises(InputError, match=r"config.json: cannot be read"):
+        read_history(folder)
+    with pytest.raises(InputError, match="is not the folder of a run"):
+        read_history(tmp_path)
+
+
+def test_two_writers_at_once_are_refused(tmp_path):
+    def meanwhile(history):
+        if len(history.rounds) == 2:
+            with pytest.raises(InputError, match="another process is writing this run"):
+                simulate(SCENARIO, folder=tmp_path / "run", resume=True)
+
+    simulate(SCENARIO, folder=tmp_path / "run", on_round=meanwhile)
+    assert len(read_history(tmp_path / "run").rounds) == 6
+
+
+def test_bad_arguments():
+    for arguments, message in (
+        ({"checkpoint_every": 0}, "checkpoint_every must be an integer ≥ 1"),
+        ({"threads": 0}, "threads must be an integer ≥ 1"),
+        ({"device": "toaster"}, "device 'toaster' cannot be used here"),
+        ({"data_dir": "/no/such/folder"}, "/no/such/folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            simulate(SCENARIO, **arguments)
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    simulate(SCENARIO, threads=2, on_round=lambda history: seen.append(torch.get_num_threads()))
+    assert set(seen) == {2} and torch.get_num_threads() == before
