@@ -8,8 +8,7 @@ from fedseca.errors import FedsecaError, NotEnoughClients
 from fedseca.federation import History, Scenario, simulate
 from fedseca.server import Round, Server, aggregate
 from fedseca.updates import Updates
-
-__version__ = "0.1.0"
+from fedseca.version import __version__
 
 __all__ = [
     "AGGREGATORS",
@@ -24,6 +23,7 @@ __all__ = [
     "Scenario",
     "Server",
     "Updates",
+    "__version__",
     "aggregate",
     "make_aggregator",
     "make_attack",

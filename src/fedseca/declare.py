@@ -108,8 +108,9 @@ class Hyperparameter:
             return value
         if isinstance(value, str):
             return registry.make(value)
-        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-            return registry.make(value["name"], **{key: given for key, given in value.items() if key != "name"})
+        if isinstance(value, Mapping) and isinstance(value.get("name", ""), str):
+            given = {str(key): part for key, part in value.items() if key != "name"}
+            return registry.make(value.get("name", self.default), **given)
         raise self._refuse(value)
 
     def parse(self, text: str) -> Any:
@@ -135,7 +136,7 @@ class Hyperparameter:
         if not self.optional:
             yield None
         if self.registry is not None:
-            yield from ({}, {"name": 3})
+            yield {"name": 3}
             return
         if self.type is not str:
             yield "many"

@@ -23,6 +23,8 @@ from fedseca.screening import Screening, screen
 
 _FORMAT = 1
 _MANIFEST = "server.json"
+_RESERVED = {"round", "client", "byzantine", "present", "admitted", "suspect", "reason"}
+"""What a record of a client says itself; a diagnostic of that name is not in it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Round:
         columns = {name: values.tolist() for name, values in self.clients.items() if values.ndim == 1}
         admitted = [
             {"client": client_id, "admitted": True, "suspect": client_id in self.suspects}
-            | {name: _json_number(values[k]) for name, values in columns.items()}
+            | {name: _json_number(values[k]) for name, values in columns.items() if name not in _RESERVED}
             for k, client_id in enumerate(self.client_ids)
         ]
         return admitted + [{"client": r.client_id, "admitted": False, "reason": r.reason} for r in self.rejected]

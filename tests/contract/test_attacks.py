@@ -28,9 +28,18 @@ def test_the_names_of_the_paper_are_registered():
 
 
 def test_negative_control_no_attack_leaves_the_mean():
-    assert damage_to_the_mean(make_attack("none")) == 0
-    assert damage_to_the_mean(make_attack("ipm")) > 0.3
-    assert damage_to_the_mean(make_attack("ipm"), byzantine=0) == 0
+    assert damage_to_the_mean(make_attack("none")) == 1
+    assert damage_to_the_mean(make_attack("ipm")) > 2
+    assert damage_to_the_mean(make_attack("ipm"), byzantine=0) == 1
+    assert damage_to_the_mean(make_attack("nonfinite")) == float("inf")
+
+
+def test_an_unknown_need_is_said():
+    class Curious(IPM):
+        needs = ("prob",)
+
+    with pytest.raises(fedseca.FedsecaError, match="unknown need of ipm 'prob'; did you mean 'probe'"):
+        Knowledge.of(Curious(), 0, 1, ("a",))
 
 
 def test_what_is_not_declared_is_not_known():
@@ -68,6 +77,19 @@ class _DoesNothing(IPM):
         return knowledge.own.clone(), state
 
 
+class _SendsTheMean(IPM):
+    def craft(self, honest, knowledge, state, rng):
+        return honest.mean(dim=0).repeat(knowledge.num_byzantine, 1), state
+
+
+class _WritesToTheModel(IPM):
+    needs = ("model",)
+
+    def craft(self, honest, knowledge, state, rng):
+        knowledge.model.fill_(torch.nan)
+        return super().craft(honest, knowledge, state, rng)
+
+
 class _RemembersInPlace(IPM):
     def craft(self, honest, knowledge, state, rng):
         state.setdefault("seen", torch.zeros(1)).add_(1)
@@ -90,7 +112,9 @@ class _Corrupts(IPM):
         (_SendsViews(), "leaves_the_honest_rows"),
         (_DrawsGlobally(), "draws_from_the_generator"),
         (_SendsTooMuch(), "sends_a_row"),
-        (_DoesNothing(), "moves_the_mean"),
+        (_DoesNothing(), "makes_the_error_of_the_mean_grow"),
+        (_SendsTheMean(), "makes_the_error_of_the_mean_grow"),
+        (_WritesToTheModel(), "leaves_the_honest_rows"),
         (_RemembersInPlace(), "leaves_the_honest_rows"),
         (_Corrupts(), "asking_leaves_the_server"),
     ],

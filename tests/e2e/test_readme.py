@@ -54,7 +54,7 @@ def test_the_table_that_is_shown_is_what_the_command_prints(tmp_path):
 def test_the_config_that_is_shown_is_one():
     (block,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
     scenario = fedseca.Scenario.of(tomllib.loads(block))
-    assert scenario.rounds == 20 and scenario.attack.direction == "std" and scenario.model.name == "resnet18"
+    assert scenario.rounds == 20 and scenario.attack.direction == "std" and scenario.partition.name == "iid"
 
 
 def test_the_commands_that_are_shown_are_known():

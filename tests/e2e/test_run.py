@@ -42,13 +42,14 @@ def test_what_a_person_sees(tmp_path):
     done = run("run", *QUICK, "-o", tmp_path / "mine")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
+    assert "promises a bound" not in shown
     assert "fedseca under ipm on digits: 5 clients, 2 of them Byzantine (3, 4), 3 rounds" in shown
     assert "who has how many images of each class" in shown
     for heading in ("client", "truth", "rejected", "trust ρ", "adopted"):
         assert heading in shown
     assert shown.count("Byzantine │") == 2 and shown.count("honest │") == 3
     score = read_history(tmp_path / "mine").f1_last5
-    assert f"{score:.3f} (mean of the last five rounds)" in shown
+    assert f"{score:.3f} (mean of the last 3 rounds)" in shown
     assert f"written to {tmp_path / 'mine'}" in shown
     assert any(bar in done.stdout for bar in "▁▂▃▄▅▆▇")
 
@@ -108,6 +109,13 @@ def test_a_config_file_and_what_is_put_over_it(tmp_path):
     scenario = read_history(tmp_path / "run").scenario
     assert (scenario.rounds, scenario.train_images, scenario.learning_rate) == (1, 100, 1.0)
     assert (scenario.attack.strength, scenario.attack.jitter) == (2.0, 0.0)
+    # The same name on the command line leaves the file's table as it is; without a name it refines the default.
+    config.write_text(
+        'rounds = 1\ntrain_images = 100\n[attack]\nstrength = 2\n[aggregator]\nname = "cwtm"\ntrim = 0.4\n'
+    )
+    assert run("run", "--config", config, "--aggregator", "cwtm", "-o", tmp_path / "same").returncode == 0
+    scenario = read_history(tmp_path / "same").scenario
+    assert (scenario.aggregator.trim, scenario.attack.name, scenario.attack.strength) == (0.4, "ipm", 2.0)
     # The config that a run wrote is a config again; another attack on the command line leaves the file's behind.
     again = run("run", "--config", tmp_path / "run" / "config.json", "--attack", "none", "-o", tmp_path / "again")
     assert again.returncode == 0, again.stderr
@@ -129,7 +137,13 @@ def test_a_client_that_sends_nan_is_named(tmp_path):
         assert f"client {client} was rejected in 3 of 3 rounds: 1 NaN and 2 Inf, first at " in done.stdout
 
 
-TOML = {"broken.toml": "rounds = \n", "binary.toml": "\x00\x01", "list.json": "[1, 2]", "unknown.toml": "round = 3\n"}
+TOML = {
+    "broken.toml": "rounds = \n",
+    "binary.toml": "\x00\x01",
+    "list.json": "[1, 2]",
+    "nested.json": "[" * 100_000,
+    "unknown.toml": "round = 3\n",
+}
 BAD: dict[str, tuple[list[object], str]] = {
     "unknown rule": (["--aggregator", "fedsecca"], "unknown rule 'fedsecca'; did you mean 'fedseca'? Known: cc_rand"),
     "unknown attack": (["--attack", "imp"], "unknown attack 'imp'; did you mean 'ipm'? Known: alie"),
@@ -148,23 +162,29 @@ BAD: dict[str, tuple[list[object], str]] = {
     "missing config": (["--config", "nowhere.toml"], "nowhere.toml: No such file or directory"),
     "broken config": (["--config", "broken.toml"], "broken.toml: cannot be read as a scenario: Invalid value"),
     "binary config": (["--config", "binary.toml"], "binary.toml: cannot be read as a scenario"),
+    "nested config": (["--config", "nested.json"], "nested.json: cannot be read as a scenario"),
     "a list": (["--config", "list.json"], "list.json: cannot be read as a scenario"),
     "unknown in config": (
         ["--config", "unknown.toml"],
-        "unknown hyperparameter of scenario 'round'; did you mean 'rou",
+        "unknown key in unknown.toml 'round'; did you mean 'rounds'?",
     ),
     "no number": (["--rounds", "many"], "scenario: rounds must be integer ≥ 1; found 'many'"),
     "no rounds": (["--rounds", 0], "scenario: rounds must be integer ≥ 1; found 0"),
     "unknown part": (["--set", "atack.strength=1"], "--set takes PART.NAME=VALUE; unknown part 'atack'; did you mean"),
     "no part": (["--set", "strength=1"], "--set takes PART.NAME=VALUE; unknown part 'strength'"),
     "unknown name": (["--set", "attack.size=1"], "unknown hyperparameter of ipm 'size'. Known: strength, jitter"),
-    "no value": (["--set", "attack.strength"], "--set takes NAME=VALUE; found 'attack.strength'"),
+    "no value": (["--set", "attack.strength"], "--set takes PART.NAME=VALUE; found 'attack.strength'"),
     "too many images": (["--train-images", 9999], "digits has 1437 training images; found a wish for 9999"),
     "too many clients": (["--clients", 9999, "--byzantine", 0], "clients cannot share 100 images"),
     "no site": (["--partition", "site"], "site: this data set does not say where its images came from"),
-    "rule too large": (["--aggregator", "krum", "--clients", 4], "krum needs at least 5 clients; found clients=4"),
+    "rule too large": (
+        ["--aggregator", "krum", "--clients", 4],
+        "krum needs at least 5 clients in a round; found 4",
+    ),
     "both": (["--resume", "--overwrite"], "--resume goes on and --overwrite starts again: give one of them"),
     "no device": (["--device", "toaster"], "device 'toaster' cannot be used here"),
+    "no real device": (["--device", "meta"], "device 'meta' cannot be used here"),
+    "a huge model": (["--set", "model.width=100000000"], "cannot be made here"),
     "no checkpoint": (["--checkpoint-every", 0], "checkpoint_every must be an integer ≥ 1; found 0"),
     "negative seed": (["--seed", -1], "scenario: seed must be integer ≥ 0; found -1"),
 }
@@ -192,8 +212,10 @@ def test_the_folder_of_another_config_is_refused_and_stays(tmp_path):
     assert done.returncode == 2 and "holds a run of another config (seed is 0 there and 1 here)" in done.stderr
     assert done.stderr.count("\n") == 1 and {path: path.read_bytes() for path in folder.iterdir()} == before
     done = run("run", *QUICK, "-o", folder)
-    assert done.returncode == 2 and "holds this run already, which is finished; --resume goes on" in done.stderr
+    assert done.returncode == 2 and "holds this run already, which is finished; resume shows it" in done.stderr
     assert run("run", *QUICK, "-o", folder, "--resume").returncode == 0
+    new = run("run", *QUICK, "-o", tmp_path / "new", "--resume")
+    assert new.returncode == 0 and "nothing to go on from" in new.stderr
 
 
 LONG = ("--rounds", 12, "--train-images", 200, "--test-images", 60, "--attack", "mimic", "--checkpoint-every", 3)
@@ -247,7 +269,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the same command with --resume goes on from" in out and err == ""
+    assert process.returncode == 130 and "the same command with --resume goes on from" in err and "stopped" not in out
 
 
 def test_tensorboard(tmp_path):

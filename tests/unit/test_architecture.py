@@ -16,6 +16,7 @@ SOURCE = Path(fedseca.__file__).parent
 
 # Each may import from those before it, never from those after.
 ORDER = [
+    "version",
     "errors",
     "declare",
     "files",
@@ -72,7 +73,7 @@ def test_imports_point_only_upward():
 
 
 def test_every_public_name_is_documented():
-    for name in fedseca.__all__:
+    for name in set(fedseca.__all__) - {"__version__"}:
         assert inspect.getdoc(getattr(fedseca, name)), f"fedseca.{name} has no docstring"
     for name, rule in fedseca.AGGREGATORS.items():
         assert "Cost: " in (rule.__doc__ or ""), f"{name} does not say what it costs"

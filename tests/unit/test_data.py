@@ -334,6 +334,12 @@ def hostile(marker: Path) -> dict[str, bytes]:
         "memo of gigabytes": b"\x80\x02}r\xff\xff\xff\x7f.",
         "an array of another type": array.replace(b"u1", b"O8"),
         "a name for an array": b"\x80\x02}(U\x04datacnumpy\nndarray\nU\x06labels](K\x01eu.",
+        "a tuple in a tuple, each twice": b"\x80\x02})" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"Ns.",
+        "the same with newer codes": b"\x80\x04})" + b"".join(b"\x94h%c\x86" % i for i in range(60)) + b"Ns.",
+        "the same with a copy": b"\x80\x02})" + b"2\x86" * 60 + b"Ns.",
+        "a tuple in a tuple without end": b"\x80\x02})" + b"\x85" * 1_000_000 + b"Ns.",
+        "the same with garbage between": b"\x80\x02})" + b"]Na0\x85" * 300_000 + b"Ns.",
+        "a frozen set": b"\x80\x04}(K\x01\x91Ns.",
         "a list in itself": b"\x80\x02]q\x00h\x00a.",
     }
 

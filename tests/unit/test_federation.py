@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
-from typing import Any
+import re
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
@@ -13,6 +15,7 @@ from fedseca.aggregators.fedavg import FedAvg
 from fedseca.attacks import make_attack
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.federation import Federation, History, Scenario, simulate
+from fedseca.federation.byzantine import Byzantines
 from fedseca.federation.evaluation import evaluate, macro_f1
 
 SMALL: dict[str, Any] = {"rounds": 3, "train_images": 100, "test_images": 60}
@@ -29,6 +32,8 @@ def test_parts_are_given_by_name_as_a_table_or_made():
 
 def test_a_rule_is_told_how_many_byzantine_clients_there_are_unless_it_is_given():
     assert Scenario(aggregator="krum", clients=9, byzantine=3).aggregator.num_byzantine == 3
+    counted = Scenario(aggregator="krum", clients=np.int64(9), byzantine=np.int64(3))  # type: ignore[arg-type]
+    assert counted.aggregator.num_byzantine == 3
     told = Scenario(aggregator={"name": "krum", "num_byzantine": 1}, clients=9, byzantine=3)
     assert told.aggregator.num_byzantine == 1
 
@@ -67,8 +72,10 @@ def test_bad_values_are_refused(name):
 def test_what_does_not_fit_together_is_refused():
     with pytest.raises(ParameterError, match=r"byzantine must be below clients.*found byzantine=5 of clients=5"):
         Scenario(clients=5, byzantine=5)
-    with pytest.raises(ParameterError, match="krum needs at least 5 clients; found clients=4"):
+    with pytest.raises(ParameterError, match=r"krum needs at least 5 clients in a round; found 4 \(clients=4, part"):
         Scenario(aggregator="krum", clients=4)
+    with pytest.raises(ParameterError, match=r"found 3 \(clients=10, participation=0.3\)"):
+        Scenario(aggregator="krum", clients=10, participation=0.3)
     with pytest.raises(UnknownName, match="unknown attack 'imp'; did you mean 'ipm'"):
         Scenario(attack="imp")
     with pytest.raises(ParameterError, match="unknown hyperparameter of scenario 'round'; did you mean 'rounds'"):
@@ -255,37 +262,30 @@ def test_a_round_that_nobody_answers_is_void_and_leaves_the_model():
         assert after["void"] is None or after["f1"] == before["f1"]
 
 
-@pytest.mark.parametrize("rule", ["fedseca", "krum"])
-def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing(rule):
-    # Krum with B = 0 needs three clients, which are left; the others' score is that of a federation without the two.
-    aggregator = {"name": rule, "num_byzantine": 0} if rule == "krum" else rule
-    history = simulate(Scenario(**SMALL, attack="nonfinite", aggregator=aggregator))
+def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing():
+    scenario = Scenario(**SMALL, attack="nonfinite")
+    history = simulate(scenario)
     for line in history.clients:
         assert line["admitted"] != line["byzantine"]
         assert not line["byzantine"] or "NaN" in line["reason"]
     assert [record["rejected"] for record in history.rounds] == [2, 2, 2]
-    assert [r["rejected"] for r in history.by_client()] == [0, 0, 0, 3, 3]
-    silent = simulate(Scenario(**SMALL, attack=_Silent(), aggregator=aggregator))
-    assert _metrics(history) == _metrics(silent)
-
-
-def _metrics(history: History) -> list[tuple[float, float]]:
-    return [(record["f1"], record["loss"]) for record in history.rounds]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Silent(type(make_attack("ipm"))):  # type: ignore[misc]
-    """Its clients send something that is not finite anywhere."""
-
-    def craft(self, honest, knowledge, state, rng):
-        return torch.full((knowledge.num_byzantine, honest.shape[1]), torch.nan), state
+    assert [record["rejected"] for record in history.by_client()] == [0, 0, 0, 3, 3]
+    # By hand, with the three honest clients alone.
+    federation, server = Federation(scenario), fedseca.Server("fedseca")
+    model = federation.arrays()
+    for number, record in enumerate(history.rounds):
+        trained = [federation.train(k, model, number) for k in range(3)]
+        model = server.aggregate(trained, ["0", "1", "2"], before=model).model
+        found = federation.evaluate(model)
+        assert (found.f1, found.loss) == (record["f1"], record["loss"])
 
 
 def test_a_rule_left_without_clients_voids_the_round():
     history = simulate(Scenario(**SMALL, aggregator="krum", attack="nonfinite"))
     assert all("krum needs at least 5 clients, 3 of 5 were admitted" in record["void"] for record in history.rounds)
     assert len({record["f1"] for record in history.rounds}) == 1 and history.result()["void_rounds"] == 3
-    assert {line["reason"] for line in history.clients if not line["byzantine"]} == {"the round is void"}
+    assert all(line["admitted"] != line["byzantine"] for line in history.clients)
+    assert [record["rejected"] for record in history.by_client()] == [0, 0, 0, 3, 3]
 
 
 class _Explodes(FedAvg):
@@ -299,35 +299,146 @@ def test_a_rule_that_explodes_voids_the_round():
     assert all("not finite" in record["void"] for record in history.rounds)
 
 
+BATCH_NORM = {"name": "cnn", "batch_norm": True}
+
+
+def test_running_statistics_are_no_gradients():
+    """By default the attack sees and makes what the rule sees: its lengths are those of the parameters alone."""
+    history = simulate(Scenario(**SMALL, model=BATCH_NORM, attack="random", aggregator="fedavg"))
+    for record in history.rounds:
+        norms = [line["norm"] for line in history.clients if line["round"] == record["round"]]
+        assert np.mean(norms[3:]) == pytest.approx(10 * np.mean(norms[:3]), rel=0.05)
+    assert history.model is not None
+    statistics = [value for name, value in history.model.items() if "running" in name]
+    assert statistics and all(value.abs().max() < 100 for value in statistics)
+    assert all((v >= 0).all() for name, v in history.model.items() if name.endswith("running_var"))
+
+
+def test_aggregated_running_statistics_are_the_attacker_s_to_choose():
+    """With buffers="aggregate" they are part of the vector: FedAvg lets them explode, FedSECA does not."""
+    largest = {}
+    for rule in ("fedavg", "fedseca"):
+        attack = {"name": "random", "factor": 1e6}
+        model = simulate(Scenario(**SMALL, model=BATCH_NORM, attack=attack, aggregator=rule, buffers="aggregate")).model
+        assert model is not None and all((v >= 0).all() for name, v in model.items() if name.endswith("running_var"))
+        largest[rule] = max(float(value.abs().max()) for name, value in model.items() if "running" in name)
+    assert largest["fedavg"] > 1e3 and largest["fedseca"] < 100
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_federation_without_attack_is_one_without_byzantine_clients(batch_norm):
+    model = {"name": "cnn", "batch_norm": batch_norm}
+    some, none = (simulate(Scenario(**SMALL, model=model, attack="none", byzantine=b)).model for b in (2, 0))
+    assert some is not None and none is not None
+    assert all(torch.allclose(some[name], none[name], atol=1e-6) for name in some)
+
+
+# --- the Byzantine clients ---------------------------------------------------------------------------------------
+
+
+def a_round(**changes: Any) -> tuple[Federation, dict[str, Any], dict[str, Any]]:
+    federation = Federation(Scenario(**(SMALL | changes)))
+    before = federation.arrays()
+    return federation, before, {str(k): federation.train(k, before, 0) for k in range(3)}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _SpoilsStatistics(type(make_attack("ipm"))):  # type: ignore[misc]
-    """Huge running statistics, and a negative variance."""
+class _Asks(type(make_attack("ipm"))):  # type: ignore[misc]
+    """Keeps what it was told."""
+
+    needs = ("probe", "model")
+    told: ClassVar[dict[str, Any]] = {}
 
     def craft(self, honest, knowledge, state, rng):
-        return torch.full((knowledge.num_byzantine, honest.shape[1]), 1e6), state
+        rows = 3 * honest[:2]
+        self.told.update(honest=honest, rows=rows, answer=knowledge.probe(rows), model=knowledge.model)
+        self.told.update(ids=knowledge.honest_ids)
+        return rows, state
 
 
-@pytest.mark.parametrize("buffers", ["median", "aggregate"])
-def test_running_statistics_are_the_attacker_s_to_choose_and_the_server_s_to_bound(buffers):
-    scenario = Scenario(**SMALL, model={"name": "cnn", "batch_norm": True}, attack=_SpoilsStatistics(), buffers=buffers)
-    history = simulate(scenario)
-    assert history.model is not None
-    variances = [value for name, value in history.model.items() if name.endswith("running_var")]
-    counters = [value for name, value in history.model.items() if name.endswith("num_batches_tracked")]
-    assert variances and all((v >= 0).all() and (v < 100).all() for v in variances)
-    assert counters and all(int(counter) > 0 for counter in counters)
-    mean = simulate(dataclasses.replace(scenario, aggregator="fedavg", buffers="aggregate")).model
-    assert mean is not None and max(float(v.abs().max()) for v in mean.values()) > 1e5  # negative control
+@pytest.mark.parametrize("rate", [1.0, 0.01])
+@pytest.mark.parametrize("rule", ["fedavg", "fedseca", "cclip"])
+def test_a_probe_is_the_true_rule_on_a_copy_of_its_state(rule, rate):
+    federation, before, honest = a_round(model=BATCH_NORM)
+    server, twin = (fedseca.Server(rule, learning_rate=rate) for _ in range(2))
+    for each in (server, twin):  # something to remember
+        each.aggregate(list(honest.values()), list(honest), before=before)
+    remembered = server.state_dict()
+    Byzantines(_Asks(), server, 1, before, ("3", "4")).craft(honest, {}, {}, torch.Generator())
+    told = _Asks.told
+    names = [name for name, _ in federation.network.named_parameters()]
+    flat = lambda arrays: torch.cat([arrays[name].reshape(-1) for name in names])  # noqa: E731
+    assert torch.allclose(told["honest"], torch.stack([flat(before) - flat(model) for model in honest.values()]))
+    rows = fedseca.Updates.collect(torch.cat([told["honest"], told["rows"]]), list("01234"))
+    by_hand = twin.rule.aggregate(rows, twin._state, twin._generator())
+    assert torch.allclose(told["answer"], by_hand.update, atol=1e-6)
+    assert torch.equal(told["model"], flat(before)) and told["ids"] == ("0", "1", "2")
+    after = server.state_dict()
+    assert all(torch.equal(value, after["state"][name]) for name, value in remembered["state"].items())
+    assert after["round"] == remembered["round"]
 
 
-def test_the_adaptive_attack_asks_the_true_rule_and_leaves_no_trace():
-    """A federation whose server is asked behaves as one whose server is not: the audit is a pure function of rows."""
-    history = simulate(Scenario(**SMALL, attack="minmax"))
-    assert all(record["seconds"]["attack"] > 0 for record in history.rounds)
-    server = fedseca.Server("fedseca")
-    before = server.state_dict()
-    server.rehearse(torch.randn(5, 40))
-    assert server.state_dict() == before
+def test_a_diverged_client_is_not_shown_to_the_attack():
+    _, before, honest = a_round()
+    honest["1"] = {name: value * torch.nan for name, value in honest["1"].items()}
+    Byzantines(_Asks(), fedseca.Server("fedavg"), 0, before, ("3", "4")).craft(honest, {}, {}, torch.Generator())
+    assert _Asks.told["ids"] == ("0", "2") and _Asks.told["honest"].isfinite().all()
+
+
+def test_without_honest_clients_nothing_is_remembered_of_the_round():
+    federation, before, _ = a_round()
+    own = {str(k): federation.train(k, before, 0) for k in (3, 4)}
+    byzantines = Byzantines(make_attack("mimic"), fedseca.Server("fedavg"), 0, before, ("3", "4"))
+    sent, state = byzantines.craft({}, own, {}, torch.Generator())
+    assert state == {} and sent.keys() == {"3", "4"}
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "one row": (lambda honest: (honest.mean(dim=0), {}), "found torch.float32"),
+    "a column": (lambda honest: (honest[:2, :1], {}), "must answer a floating-point tensor of shape (2, 13706)"),
+    "too many": (lambda honest: (honest, {}), "found torch.float32 (3, 13706)"),
+    "an array": (lambda honest: (honest[:2].numpy(), {}), "found ndarray"),
+    "integers": (lambda honest: (honest[:2].long(), {}), "found torch.int64 (2, 13706)"),
+    "a state of numbers": (lambda honest: (honest[:2], {"seen": 3}), "must answer its state as tensors by name"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_an_attack_answers_is_checked(fault):
+    answer, message = WRONG[fault]
+
+    class Wrong(type(make_attack("ipm"))):  # type: ignore[misc]
+        def craft(self, honest, knowledge, state, rng):
+            return answer(honest)
+
+    with pytest.raises(fedseca.FedsecaError, match=re.escape(message)):
+        simulate(Scenario(**SMALL, attack=Wrong()))
+
+
+def test_rounds_in_which_nobody_is_trusted_are_counted():
+    """Three honest clients that disagree and two that agree with nobody: all ρ are 0, and nothing is adopted."""
+    history = simulate(Scenario(**(SMALL | {"rounds": 8}), partition={"name": "dirichlet", "alpha": 0.05}))
+    idle = [record["idle"] for record in history.rounds]
+    for record in history.rounds:
+        weights = [line["weight"] for line in history.clients if line["round"] == record["round"]]
+        assert record["idle"] == (sum(weights) == 0)
+    assert any(idle) and history.result()["idle_rounds"] == sum(idle)
+
+
+def test_a_history_is_shown_in_one_line():
+    history = simulate(Scenario(**SMALL))
+    assert repr(history) == f"History({history.scenario.title}, 3 of 3 rounds, f1_last5={history.f1_last5:.3f})"
+
+
+class _NamesFields(FedAvg):
+    def aggregate(self, updates, state, rng):
+        answer = super().aggregate(updates, state, rng)
+        return dataclasses.replace(answer, clients={**answer.clients, "round": answer.clients["weight"] + 7})
+
+
+def test_a_diagnostic_cannot_pose_as_a_field_of_the_audit():
+    history = simulate(Scenario(**SMALL, aggregator=_NamesFields()))
+    assert {line["round"] for line in history.clients} == {1, 2, 3}
 
 
 def test_pairs_are_kept_for_few_clients():

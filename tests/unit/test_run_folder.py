@@ -142,7 +142,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 def test_the_folder_of_another_config_is_refused_and_stays(unbroken, change, message, resume):
     before = snapshot(unbroken)
     other = Scenario.of({**SCENARIO.values(), **change})
-    with pytest.raises(InputError, match=f"holds a run of another config .*{message}.*--overwrite"):
+    with pytest.raises(InputError, match=f"holds a run of another config .*{message}.*overwrite"):
         simulate(other, folder=unbroken, resume=resume)
     assert snapshot(unbroken) == before
 
@@ -156,7 +156,7 @@ def test_other_data_is_another_config(tmp_path, monkeypatch):
 
 def test_a_run_is_not_written_over_by_accident(tmp_path, unbroken):
     before = snapshot(unbroken)
-    with pytest.raises(InputError, match="holds this run already, which is finished; --resume"):
+    with pytest.raises(InputError, match="holds this run already, which is finished; resume shows it, over"):
         simulate(SCENARIO, folder=unbroken)
     run_until(tmp_path / "run", 3)
     with pytest.raises(InputError, match="which is not finished"):
@@ -190,7 +190,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path, damage):
     run_until(folder, 5)
     checkpoint = folder / "checkpoint.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100] if damage is None else damage)
-    with pytest.raises(StateError, match=r"checkpoint.safetensors: cannot be read .*start again with --overwrite"):
+    with pytest.raises(StateError, match=r"checkpoint.safetensors: cannot be read .*start again with overwrite"):
         simulate(SCENARIO, folder=folder, resume=True)
 
 
@@ -200,7 +200,7 @@ def test_lost_lines_are_noticed(tmp_path):
     lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_bytes(b"".join(lines[:1] + lines[2:]))
     before = snapshot(folder)
-    with pytest.raises(StateError, match="rounds are missing from it"):
+    with pytest.raises(StateError, match="rounds are missing from its files"):
         simulate(SCENARIO, folder=folder, resume=True)
     assert snapshot(folder) == before
 
@@ -213,8 +213,111 @@ def test_a_broken_config_is_refused(tmp_path):
         simulate(SCENARIO, folder=folder, resume=True)
     with pytest.raises(InputError, match=r"config.json: cannot be read"):
         read_history(folder)
-    with pytest.raises(InputError, match="is not the folder of a run"):
+    with pytest.raises(InputError, match=r"is not the folder of a run: there is no config.json"):
         read_history(tmp_path)
+    simulate(SCENARIO, folder=folder, overwrite=True)  # nothing but ours lies there
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"mine": 1}', "[" * 100_000])
+def test_a_config_that_is_not_ours_is_never_overwritten(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "thesis.tex").write_text("all of it")
+    (tmp_path / ".config.json.bak").write_text("mine")
+    before = snapshot(tmp_path)
+    for resume, overwrite in ((False, False), (True, False), (False, True)):
+        with pytest.raises(InputError, match=r"config.json: cannot be read"):
+            simulate(SCENARIO, folder=tmp_path, resume=resume, overwrite=overwrite)
+    assert snapshot(tmp_path) == before
+
+
+def test_overwriting_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path, monkeypatch):
+    """Killed between any two of the removals: the next run, of whatever config, plays its own rounds."""
+    other = Scenario.of({**SCENARIO.values(), "attack": "fang", "rounds": 2})
+    expected = simulate(other).f1
+    removed = Path.unlink
+    for cut in range(1, 7):
+        folder = tmp_path / str(cut)
+        run_until(folder, 5)
+        count = 0
+
+        def unlink(path, missing_ok=False, *, limit=cut):
+            nonlocal count
+            count += 1
+            if count > limit:
+                raise _Cut
+            removed(path, missing_ok=missing_ok)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", unlink)
+            with pytest.raises(_Cut):
+                simulate(SCENARIO, folder=folder, overwrite=True, on_round=cut_after(1))
+        if (folder / "config.json").exists():
+            with pytest.raises(InputError, match="another config"):
+                simulate(other, folder=folder)
+        else:
+            assert simulate(other, folder=folder).f1 == expected
+
+
+def test_a_checkpoint_of_another_config_is_refused(tmp_path):
+    run_until(tmp_path / "run", 3)
+    other = Scenario.of({**SCENARIO.values(), "learning_rate": 0.5})
+    with pytest.raises(_Cut):
+        simulate(other, folder=tmp_path / "other", on_round=cut_after(3), checkpoint_every=2)
+    (tmp_path / "run" / "checkpoint.safetensors").replace(tmp_path / "other" / "checkpoint.safetensors")
+    with pytest.raises(StateError, match="it is of another config"):
+        simulate(other, folder=tmp_path / "other", resume=True)
+
+
+def test_a_flipped_bit_in_the_checkpoint_is_noticed(tmp_path):
+    run_until(tmp_path / "run", 3)
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    content = bytearray(checkpoint.read_bytes())
+    content[-5] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(StateError, match="it is not what was written"):
+        simulate(SCENARIO, folder=tmp_path / "run", resume=True)
+
+
+def test_lost_audit_lines_are_noticed(tmp_path):
+    run_until(tmp_path / "run", 5)
+    (tmp_path / "run" / "clients.jsonl").unlink()
+    with pytest.raises(StateError, match="rounds are missing from its files"):
+        simulate(SCENARIO, folder=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("line", ['{"round":"2"}', "[]", '{"round":2}', "[" * 100_000])
+def test_a_line_that_is_no_record_ends_the_file(tmp_path, line):
+    run_until(tmp_path / "run", 5)
+    path = tmp_path / "run" / "rounds.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
+    assert len(read_history(tmp_path / "run").rounds) == 1
+    with pytest.raises(StateError, match="rounds are missing"):
+        simulate(SCENARIO, folder=tmp_path / "run", resume=True)
+
+
+RESUMED: dict[str, dict[str, Any]] = {
+    "batch norm": {"model": {"name": "cnn", "batch_norm": True}, "attack": "minmax", "aggregator": "cclip"},
+    "aggregated buffers": {"model": {"name": "cnn", "batch_norm": True}, "buffers": "aggregate", "dropout": 0.3},
+    "a detector": {"aggregator": "fldetector", "attack": "labelflip", "participation": 1.0},
+}
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_what_else_is_resumed(tmp_path, case):
+    scenario = Scenario.of({**SCENARIO.values(), **RESUMED[case]})
+    simulate(scenario, folder=tmp_path / "whole", checkpoint_every=2)
+    with pytest.raises(_Cut):
+        simulate(scenario, folder=tmp_path / "cut", on_round=cut_after(3), checkpoint_every=2)
+    simulate(scenario, folder=tmp_path / "cut", resume=True, checkpoint_every=2)
+    assert same(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_a_slow_round_is_kept_before_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedseca.federation.loop._PATIENCE", 0.0)
+    with pytest.raises(_Cut):
+        simulate(SCENARIO, folder=tmp_path / "run", on_round=cut_after(1), checkpoint_every=100)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
 def test_two_writers_at_once_are_refused(tmp_path):
@@ -232,6 +335,7 @@ def test_bad_arguments():
         ({"checkpoint_every": 0}, "checkpoint_every must be an integer ≥ 1"),
         ({"threads": 0}, "threads must be an integer ≥ 1"),
         ({"device": "toaster"}, "device 'toaster' cannot be used here"),
+        ({"device": "meta"}, "device 'meta' cannot be used here"),
         ({"data_dir": "/no/such/folder"}, "/no/such/folder"),
     ):
         with pytest.raises(InputError, match=message):
@@ -241,5 +345,6 @@ def test_bad_arguments():
 def test_threads_are_given_back():
     before = torch.get_num_threads()
     seen: list[int] = []
-    simulate(SCENARIO, threads=2, on_round=lambda history: seen.append(torch.get_num_threads()))
-    assert set(seen) == {2} and torch.get_num_threads() == before
+    with pytest.raises(_Cut):
+        simulate(SCENARIO, threads=2, on_start=lambda *_: seen.append(torch.get_num_threads()), on_round=cut_after(1))
+    assert seen == [2] and torch.get_num_threads() == before

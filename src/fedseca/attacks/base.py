@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedseca.aggregators import State
-from fedseca.declare import Declared, Registry
+from fedseca.declare import Declared, Registry, unknown
 from fedseca.errors import FedsecaError
 
 
@@ -28,7 +28,7 @@ class Knowledge:
     num_byzantine: int
     """B, how many of the clients of this round are Byzantine."""
     honest_ids: tuple[str, ...]
-    """Whose the honest rows are."""
+    """Whose the rows are that the attack sees: the honest clients; the attackers' own in a round without any."""
     offered: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -45,6 +45,9 @@ class Knowledge:
     ) -> Knowledge:
         """Of all there is, what this attack declares."""
         all_there_is = {"own": own, "model": model, "probe": probe}
+        for name in attack.needs:
+            if name not in all_there_is:
+                raise FedsecaError(unknown(f"need of {attack.name}", name, all_there_is))
         return cls(round, num_byzantine, honest_ids, {name: all_there_is[name] for name in attack.needs})
 
     def _offer(self, name: str) -> Any:

@@ -24,9 +24,10 @@ class MinMaxAgnostic(Attack):
 
     def craft(self, honest: Tensor, knowledge: Knowledge, state: State, rng: torch.Generator) -> tuple[Tensor, State]:
         mean, push = honest.mean(dim=0), direction(self.direction, honest)
-        apart = mean - honest
-        room = squared_distances(honest).max() - apart.square().sum(dim=1)
-        square, half = push.square().sum(), apart @ push
+        # Client by client: the differences of all of them would be a second matrix.
+        used = torch.stack([(mean - row).square().sum() for row in honest])
+        half = torch.stack([(mean - row) @ push for row in honest])
+        room, square = squared_distances(honest).max() - used, push.square().sum()
         if square == 0:
             return copies(mean, knowledge), state
         # The mean is nowhere farther from a client than two clients are apart, so the discriminant is not negative.

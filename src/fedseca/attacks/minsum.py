@@ -25,7 +25,7 @@ class MinSum(Attack):
     def craft(self, honest: Tensor, knowledge: Knowledge, state: State, rng: torch.Generator) -> tuple[Tensor, State]:
         mean, push = honest.mean(dim=0), direction(self.direction, honest)
         allowed = squared_distances(honest).sum(dim=1).max()
-        used = (mean - honest).square().sum()
+        used = torch.stack([(mean - row).square().sum() for row in honest]).sum()
         room = (allowed - used).clamp(min=0)
         length = len(honest) * push.square().sum()
         gamma = (room / length).sqrt() if length > 0 else room.new_zeros(())

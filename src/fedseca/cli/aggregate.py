@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
 from fedseca.aggregators import AGGREGATORS, make_aggregator
 from fedseca.cli.settings import parse_settings
-from fedseca.cli.tables import cell, heading
+from fedseca.cli.tables import cell, heading, wide_console
 from fedseca.errors import InputError, printable
 from fedseca.files import write_atomically
 from fedseca.layout import BufferPolicy
@@ -74,7 +73,7 @@ def _check_paths(files: list[Path], before: Path | None, output: Path) -> None:
 
 
 def _show(out: Round, rule: str, output: Path, *, model: bool) -> None:
-    console = Console(highlight=False)
+    console = wide_console()
     columns = [name for name, values in out.clients.items() if values.ndim == 1]
     title = f"{rule}: {len(out.client_ids)} clients admitted, {len(out.rejected)} rejected"
     table = Table(title=title, title_justify="left")

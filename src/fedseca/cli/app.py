@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import inspect
 import io
 import sys
 from pathlib import Path
@@ -20,6 +20,7 @@ from fedseca.cli.list import list_all
 from fedseca.cli.run import run
 from fedseca.errors import FedsecaError, printable
 from fedseca.plugins import load_plugin
+from fedseca.version import __version__
 
 app = typer.Typer(
     help="Federated learning that survives malicious clients.",
@@ -32,7 +33,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fedseca {importlib.metadata.version('fedseca')}")
+        typer.echo(f"fedseca {__version__}")
         raise typer.Exit
 
 
@@ -53,9 +54,16 @@ def common(
         load_plugin(each)
 
 
-app.command("run")(run)
-app.command("demo")(demo)
-app.command("aggregate")(aggregate)
+for _name, _command in (
+    ("run", run),
+    ("demo", demo),
+    ("aggregate", aggregate),
+    ("list", list_all),
+    ("bench", bench),
+):
+    # A paragraph of a docstring is one of the help, however its lines are broken.
+    paragraphs = inspect.cleandoc(_command.__doc__ or "").split("\n\n")
+    app.command(_name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(_command)
 app.add_typer(data_app, name="data")
 app.command("list")(list_all)
 app.command("bench")(bench)
@@ -71,7 +79,8 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         typer.echo(help_wanted.format_message())
     except click.ClickException as problem:
-        _fail(f"{problem.format_message()} See fedseca --help.")
+        command = problem.ctx.command_path if isinstance(problem, click.UsageError) and problem.ctx else "fedseca"
+        _fail(f"{problem.format_message()} See {command} --help.")
     except click.Abort:
         sys.exit(130)
     except FedsecaError as problem:

@@ -15,6 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from fedseca.cli.settings import parse_settings
+from fedseca.cli.tables import wide_console
 from fedseca.data import DATASETS, PARTITIONS, DataSource, Partition, who_has_what
 from fedseca.data.base import Facts
 from fedseca.errors import FedsecaError, InputError, printable
@@ -39,7 +40,7 @@ def list_datasets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"datasets": found}, indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = wide_console()
     sizes = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     sizes.add_column("data set", style="bold cyan")
     sizes.add_column("state")
@@ -95,7 +96,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
     source = DATASETS.make(name)
     if not source.has_files:
         source.load(data_dir)
-        typer.echo(f"{name} is here: {source.how_to_get}")
+        typer.echo(f"{name} is here: {source.how_to_get}", err=True)
         return
     with Console(stderr=True).status(f"getting {escape(name)} …"):
         folder = source.get(data_dir)
@@ -131,7 +132,7 @@ def show(
         report = {"dataset": name, "partition": partition, "hyperparameters": dealt.values(), "seed": seed}
         typer.echo(json.dumps(report | {"counts": counts.tolist()}, ensure_ascii=False))
         return
-    Console(highlight=False).print(partition_table(counts, title=_title(name, dealt, seed)))
+    wide_console().print(partition_table(counts, title=_title(name, dealt, seed)))
 
 
 def _title(name: str, partition: Partition, seed: int) -> str:

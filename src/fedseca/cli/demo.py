@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedseca.cli.live import LiveRun, live
-from fedseca.cli.tables import score, sparkline
+from fedseca.cli.tables import score, sparkline, wide_console
 from fedseca.errors import printable
-from fedseca.federation import History, Scenario, simulate
+from fedseca.federation import Federation, History, Scenario, simulate
 
 RULES = ("fedavg", "fedseca")
 
@@ -26,25 +26,29 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the runs are written.")] = Path("runs/demo"),
 ) -> None:
     """See one model ruined and one survive: FedAvg and FedSECA, each trained on digits with two malicious clients."""
-    console = Console(highlight=False)
+    console = wide_console()
     scenarios = {rule: Scenario(aggregator=rule, attack=attack, rounds=rounds) for rule in RULES}
     console.print(
         f"Five clients learn handwritten digits. Two of them attack: [bold]{scenarios['fedseca'].attack.name}[/]."
     )
     with live(Console(stderr=True)) as progress:
         bars = {rule: LiveRun(progress, scenario) for rule, scenario in scenarios.items()}
-        histories = {
-            rule: simulate(scenario, folder=output / rule, overwrite=True, on_round=bars[rule])
-            for rule, scenario in scenarios.items()
-        }
+        histories = {rule: _train(scenario, output / rule, bars[rule]) for rule, scenario in scenarios.items()}
     console.print(_side_by_side(histories))
     for rule in RULES:
         text = f"{rule}: metrics, and what every client did, in {printable(str(output / rule))}"
         console.print(Text(text), soft_wrap=True)
 
 
+def _train(scenario: Scenario, folder: Path, bar: LiveRun) -> History:
+    def begin(_: Federation, history: History) -> None:
+        bar(history)
+
+    return simulate(scenario, folder=folder, overwrite=True, on_start=begin, on_round=bar)
+
+
 def _side_by_side(histories: dict[str, History]) -> Table:
-    table = Table(title=f"F1 on the test set, {len(histories['fedavg'].rounds)} rounds", title_justify="left")
+    table = Table(title=f"F1 on the test set over {len(histories['fedavg'].rounds)} rounds", title_justify="left")
     table.add_column("rule", style="bold")
     table.add_column("from the first round to the last")
     table.add_column("last five", justify="right")

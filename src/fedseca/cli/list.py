@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedseca.aggregators import AGGREGATORS
 from fedseca.attacks import ATTACKS
+from fedseca.cli.tables import wide_console
 from fedseca.data import DATASETS, PARTITIONS
 from fedseca.declare import Declared, Registry, unknown
 from fedseca.errors import InputError
@@ -25,6 +26,10 @@ KINDS: dict[str, Registry[Any]] = {
 }
 
 
+_PARTS = {"attacks": "attack", "datasets": "dataset", "partitions": "partition", "models": "model"}
+"""What fedseca run calls one of them."""
+
+
 def list_all(
     kind: Annotated[str | None, typer.Argument(help=f"Only these: {', '.join(KINDS)}.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
@@ -37,14 +42,15 @@ def list_all(
         described = {name: {key: describe(cls) for key, cls in items.items()} for name, items in chosen.items()}
         typer.echo(json.dumps(described, indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = wide_console()
     every = [cls for registry in chosen.values() for cls in registry.values()]
     widths = [max((len(row[i]) for cls in every for row in _rows(cls)), default=0) for i in range(3)]
     for name, registry in chosen.items():
         console.rule(f"[bold]{len(registry)} {name}", align="left")
         for key, cls in registry.items():
             _show(console, key, cls, widths)
-    console.print("\nSet a hyperparameter with --set NAME=VALUE, for fedseca run with --set aggregator.NAME=VALUE.")
+    part = _PARTS.get(kind or "", "aggregator")
+    console.print(f"\nSet a hyperparameter with fedseca run --set {part}.NAME=VALUE.")
 
 
 def _show(console: Console, name: str, cls: type[Declared], widths: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,18 +11,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedseca.federation import History, Scenario
 
+_SILENCE = 30.0
+"""Seconds after which a run that paints no bar says a word."""
+
 
 class LiveRun:
-    """What `simulate` calls after each round."""
+    """What `simulate` calls before the first round and after each. The bar is not painted before it is first called."""
 
     def __init__(self, progress: Progress, scenario: Scenario) -> None:
         self._progress = progress
         title = f"{scenario.aggregator.name} under {scenario.attack.name}"
-        self._task = progress.add_task(title, total=scenario.rounds, f1="", completed=0)
+        self._title, self._told = title, time.monotonic()
+        self._task = progress.add_task(title, start=False, total=scenario.rounds, f1="", completed=0)
 
     def __call__(self, history: History) -> None:
+        self._progress.start()
+        self._progress.start_task(self._task)
+        done = len(history.rounds)
         f1 = f"F1 {history.rounds[-1]['f1']:.3f}" if history.rounds else ""
-        self._progress.update(self._task, completed=len(history.rounds), f1=f1)
+        self._progress.update(self._task, completed=done, f1=f1)
+        if self._progress.disable and time.monotonic() - self._told > _SILENCE:  # into a file, no bar can be painted
+            self._told = time.monotonic()
+            text = f"{self._title}: round {done} of {history.scenario.rounds}, {f1}"
+            self._progress.console.print(text, markup=False, highlight=False)
 
 
 @contextmanager
@@ -36,5 +48,8 @@ def live(console: Console) -> Iterator[Progress]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    try:
         yield progress
+    finally:
+        progress.stop()

@@ -5,11 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.text import Text
 
-_HEADINGS = {"rho": "trust ρ", "clip_factor": "clipped to", "norm": "norm", "adopted": "adopted"}
+_HEADINGS = {"rho": "trust ρ", "clip_factor": "clip"}
 _SHARES = {"weight", "adopted"}
 _BARS = "▁▂▃▄▅▆▇█"
+
+
+def wide_console() -> Console:
+    """A console that never cuts a number: a terminal that is too narrow folds the lines, a file has room."""
+    console = Console(highlight=False)
+    least = 80 if console.is_terminal else 100
+    return console if console.width >= least else Console(highlight=False, width=least)
 
 
 def heading(name: str) -> str:

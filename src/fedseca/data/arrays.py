@@ -49,6 +49,12 @@ class Arrays(FolderSource):
             num_classes = min(num_classes, len(train))
             labels = checked_labels(labels, path, len(train), num_classes)
             test_labels = checked_labels(test_labels, path, len(test), num_classes)
+            unseen = sorted(set(test_labels.tolist()) - set(labels.tolist()))
+            if unseen:
+                some = ", ".join(map(str, unseen[:5]))
+                raise InputError(
+                    f"{path}: test_labels has classes that train_labels lacks ({some}); nobody could learn them"
+                )
             sites = _integers(tensors, SITES, len(train), path) if SITES in tensors else None
         return Dataset.of(self.name, (train, labels), (test, test_labels), num_classes, sites)
 

@@ -88,17 +88,34 @@ def _quoted(module: str, name: str) -> str:
     return printable(f"{module}.{name}", limit=80)
 
 
+_MOST_TUPLES = 16
+"""That are not the arguments of a call; a batch has about five: shapes, and the state of the array and its dtype."""
+
+
 def _refuse_traps(content: bytes) -> None:
     """What the unpickler would do before it asks for a name.
 
-    It makes room for a memo of any size that a (damaged) number asks for, and takes extensions from a table that
-    other libraries may have filled.
+    It makes room for a memo of any size that a (damaged) number asks for, takes extensions from a table that other
+    libraries may have filled, and hashes keys: tuples in tuples without end, or each twice in the next, stop it.
     """
+    last, tuples = "", 0
+    memo: dict[int, bool] = {}  # what is remembered, and whether it is a tuple
     for opcode, argument, _ in pickletools.genops(content):
-        if "PUT" in opcode.name and argument is not None and not 0 <= argument <= len(content):
+        name = opcode.name
+        argument = -1 if argument is None else argument
+        if "PUT" in name and not 0 <= argument <= len(content):
             raise pickle.UnpicklingError(f"it remembers more than it holds ({argument:,})")
-        if opcode.name.startswith("EXT"):
-            raise pickle.UnpicklingError("it uses extension codes")
+        if name.startswith("EXT") or name in ("DUP", "POP", "FROZENSET", "EMPTY_SET", "ADDITEMS"):
+            raise pickle.UnpicklingError(f"it uses {name}, which no batch of CIFAR-10 does")
+        if "GET" in name and memo.get(argument):
+            raise pickle.UnpicklingError("it uses a tuple twice, which no batch of CIFAR-10 does")
+        if "PUT" in name or name == "MEMOIZE":
+            memo[len(memo) if name == "MEMOIZE" else argument] = last.startswith("TUPLE")
+            continue
+        tuples += name.startswith("TUPLE") - (name == "REDUCE" and last.startswith("TUPLE"))
+        last = name
+        if tuples > _MOST_TUPLES:
+            raise pickle.UnpicklingError("it nests tuples as no batch of CIFAR-10 does")
 
 
 def _as_bytes(value: object) -> bytes:

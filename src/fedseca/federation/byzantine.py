@@ -3,87 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedseca.aggregators import State
-from fedseca.attacks import Knowledge
-from fedseca.errors import NotEnoughClients, NotFinite
-from fedseca.federation.client import Federation
+from fedseca.attacks import Attack, Knowledge
+from fedseca.errors import FedsecaError, NotEnoughClients, NotFinite
 from fedseca.layout import Layout
 from fedseca.server import Round, Server
 
 Model = Mapping[str, Tensor]
+Models = Mapping[str, Model]
+"""By client id."""
 
 
 def answer(
-    server: Server, models: list[dict[str, Tensor]], ids: list[str], before: Model, *, rehearse: bool = False
+    server: Server, models: Models, before: Model, *, rehearse: bool = False
 ) -> tuple[Round | None, NotEnoughClients | NotFinite | None]:
     """The server's answer; or none, and why the round is void."""
+    ask = server.rehearse if rehearse else server.aggregate
     try:
-        return (server.rehearse if rehearse else server.aggregate)(models, ids, before=before), None
+        return ask(list(models.values()), list(models), before=before), None
     except (NotEnoughClients, NotFinite) as void:
         return None, void
 
 
-class _Messages:
-    """Models as rows of pseudo-gradients, and back.
+@dataclass(frozen=True)
+class Byzantines:
+    """The Byzantine clients in one round. They see the honest models, and may ask the server's rule."""
 
-    A row holds all floating-point numbers that a client sends. Running statistics too: they are the attacker's to
-    choose, whatever the server makes of them.
-    """
+    attack: Attack
+    server: Server
+    round: int
+    before: Model
+    """The global model that the round began with."""
+    client_ids: tuple[str, ...]
+    """Of the Byzantine clients that are there."""
 
-    def __init__(self, before: Model) -> None:
-        self.layout = Layout.of(before, "aggregate")
-        self.before = self.layout.flatten(before, self.layout.compute_dtype)
+    def craft(self, honest: Models, own: Models, state: State, rng: torch.Generator) -> tuple[dict[str, Model], State]:
+        """The models they send, and what their attack remembers.
 
-    def row(self, model: Model) -> Tensor:
-        return self.before - self.layout.flatten(model, self.before.dtype)
+        `own` are those they trained themselves, if they did. With no honest client in the round they take these for
+        what the others would have sent, and remember nothing of it.
+        """
+        seen = honest or own
+        # The rows are what the rule sees. What stands beside them (running statistics, counters) is a client's own, or
+        # a copy of an honest client's: the server takes its median.
+        rows_of = _Rows(Layout.of(self.before, self.server.buffers), self.before)
+        spare = next(iter(seen.values()))
 
-    def rows(self, models: Mapping[int, Model]) -> Tensor:
-        return torch.stack([self.row(model) for model in models.values()])
+        def sent(rows: Tensor) -> dict[str, Model]:
+            return {i: rows_of.model(row, own.get(i, spare)) for i, row in zip(self.client_ids, rows, strict=True)}
 
-    def model(self, row: Tensor, like: Model) -> dict[str, Tensor]:
-        """The model that a row leads to; integer counters are those of another client."""
-        return self.layout.unflatten(self.before - row, {entry.name: like[entry.name] for entry in self.layout.beside})
+        def probe(rows: Tensor) -> Tensor:
+            out, _ = answer(self.server, {**honest, **sent(rows)}, self.before, rehearse=True)
+            if out is None:  # a void round leaves the model where it is
+                return torch.zeros_like(rows_of.before)
+            return rows_of.layout.flatten(out.update, rows_of.before.dtype)
+
+        ids, matrix = rows_of.finite(seen)
+        needs = self.attack.needs
+        knowledge = Knowledge.of(
+            self.attack,
+            self.round,
+            len(self.client_ids),
+            ids,
+            own=rows_of.matrix(own) if "own" in needs else None,
+            model=rows_of.before.clone() if "model" in needs else None,
+            probe=probe,
+        )
+        rows, after = self.attack.craft(matrix, knowledge, state, rng)
+        _check(self.attack, rows, after, (len(self.client_ids), rows_of.layout.dim))
+        return sent(rows), after if honest else state
 
 
-def craft(
-    federation: Federation,
-    server: Server,
-    model: Model,
-    state: State,
-    number: int,
-    honest: Mapping[int, dict[str, Tensor]],
-    byzantine: list[int],
-    own: Mapping[int, dict[str, Tensor]],
-) -> tuple[dict[int, dict[str, Tensor]], State]:
-    """What the Byzantine clients send, knowing the round's honest models."""
-    scenario, messages = federation.scenario, _Messages(model)
-    seen = honest or own
-    like = next(iter(seen.values()))
+class _Rows:
+    """Models as rows of pseudo-gradients, and back."""
 
-    def sent(rows: Tensor) -> dict[int, dict[str, Tensor]]:
-        return {k: messages.model(row, like) for k, row in zip(byzantine, rows, strict=True)}
+    def __init__(self, layout: Layout, before: Model) -> None:
+        self.layout = layout
+        self.before = layout.flatten(before, layout.compute_dtype)
 
-    def probe(rows: Tensor) -> Tensor:
-        models = {**honest, **sent(rows)}
-        ids = [scenario.client_ids[k] for k in models]
-        out, _ = answer(server, list(models.values()), ids, model, rehearse=True)
-        if out is None:  # a void round leaves the model where it is
-            return torch.zeros_like(messages.before)
-        return messages.row(out.model) / server.learning_rate
+    def matrix(self, models: Models) -> Tensor:
+        # Filled row by row: a list of rows beside their stack would hold every client twice.
+        matrix = self.before.new_empty(len(models), self.layout.dim)
+        for row, model in zip(matrix, models.values(), strict=True):
+            torch.sub(self.before, self.layout.flatten(model, self.before.dtype), out=row)
+        return matrix
 
-    knowledge = Knowledge.of(
-        scenario.attack,
-        number,
-        len(byzantine),
-        tuple(scenario.client_ids[k] for k in seen),
-        own=messages.rows(own) if own else None,
-        model=messages.before,
-        probe=probe,
-    )
-    rng = scenario.generator("attack", number)
-    rows, state = scenario.attack.craft(messages.rows(seen), knowledge, state, rng)
-    return sent(rows), state
+    def finite(self, models: Models) -> tuple[tuple[str, ...], Tensor]:
+        """The clients and rows that an attack can compute with: a client whose training diverged is not one of them.
+
+        If all have diverged they are shown as they are: whatever is sent then, nothing can be aggregated.
+        """
+        matrix, ids = self.matrix(models), tuple(models)
+        usable = [k for k, row in enumerate(matrix) if bool(row.isfinite().all())]
+        if len(usable) in (0, len(ids)):
+            return ids, matrix
+        return tuple(ids[k] for k in usable), matrix[usable]
+
+    def model(self, row: Tensor, spare: Model) -> dict[str, Tensor]:
+        """The model that a row leads to; what is not in a row is that of another model."""
+        return self.layout.unflatten(self.before - row, {entry.name: spare[entry.name] for entry in self.layout.beside})
+
+
+def _check(attack: Attack, rows: object, state: object, shape: tuple[int, int]) -> None:
+    """An attack may come from anyone: what it answers is checked before it is sent."""
+    if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.shape != shape:
+        found = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+        raise FedsecaError(f"{attack.name}.craft must answer a floating-point tensor of shape {shape}; found {found}")
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
+    ):
+        raise FedsecaError(f"{attack.name}.craft must answer its state as tensors by name; found {state!r}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedseca.data import Images, who_has_what
-from fedseca.errors import InputError
+from fedseca.errors import InputError, StateError
 from fedseca.federation.evaluation import Metrics, evaluate
 from fedseca.federation.scenario import Scenario
 
@@ -37,7 +37,10 @@ class Federation:
         self._test_labels = self.test_set.labels.to(self.device)
         # One network for all: its arrays are filled with the global model before it is trained or tested.
         seed = scenario.generator("model").initial_seed()
-        self.network: nn.Module = scenario.model.build(dataset.shape, dataset.num_classes, seed).to(self.device)
+        try:
+            self.network: nn.Module = scenario.model.build(dataset.shape, dataset.num_classes, seed).to(self.device)
+        except (RuntimeError, MemoryError) as problem:
+            raise InputError(f"{scenario.model.describe()} cannot be made here: {_first_line(problem)}") from None
         self._check_batches()
 
     def _some(self, images: Images, count: int | None, what: str) -> Images:
@@ -57,7 +60,8 @@ class Federation:
             with torch.no_grad():
                 self.network(self.train_set.floats(torch.arange(smallest)).to(self.device))
         except (ValueError, RuntimeError) as problem:
-            raise InputError(f"{self.scenario.model.name} cannot train on these images: {problem}") from None
+            reason = _first_line(problem)
+            raise InputError(f"{self.scenario.model.name} cannot train on these images: {reason}") from None
         self.network.load_state_dict(arrays)
 
     @property
@@ -72,6 +76,13 @@ class Federation:
     def arrays(self) -> dict[str, Tensor]:
         """A copy of what the network holds now."""
         return {name: value.clone() for name, value in self.network.state_dict().items()}
+
+    def fitting(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A model that was kept, in the network's order of its arrays: that is the order of every vector."""
+        own = self.arrays()
+        if model.keys() != own.keys() or any(model[name].shape != own[name].shape for name in own):
+            raise StateError("the model that was kept is not of this network; start again with overwrite")
+        return {name: model[name].to(value) for name, value in own.items()}
 
     def train(self, client: int, model: Mapping[str, Tensor], round: int) -> dict[str, Tensor]:
         """The model that a client has after training on its images, from the global model of the round.
@@ -118,8 +129,14 @@ class Federation:
 
 
 def _usable(device: str) -> torch.device:
+    """The device, if it computes and hands a number back."""
     try:
-        return torch.zeros(1, device=device).device
+        ones = torch.ones(1, device=device)
+        assert float(ones) == 1
+        return ones.device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
-        reason = str(problem).partition("\n")[0]
-        raise InputError(f"device {device!r} cannot be used here: {reason}") from None
+        raise InputError(f"device {device!r} cannot be used here: {_first_line(problem)}") from None
+
+
+def _first_line(problem: BaseException) -> str:
+    return str(problem).partition("\n")[0]

@@ -6,12 +6,16 @@ killed run wrote beyond its last checkpoint is dropped when it goes on, and made
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -29,10 +33,16 @@ except ImportError:  # not on Windows: there, two processes must keep off each o
     fcntl = None  # type: ignore[assignment]
 
 _FORMAT = 1
-CONFIG, RESULT, CHECKPOINT = "config.json", "result.json", "checkpoint.safetensors"
+CONFIG, RESULT, CHECKPOINT, TENSORBOARD = "config.json", "result.json", "checkpoint.safetensors", "tensorboard"
 LINES = {"rounds": "rounds.jsonl", "clients": "clients.jsonl", "pairs": "pairs.jsonl"}
+_FIELDS = {
+    "rounds": {"f1", "accuracy", "loss", "void", "idle", "seconds"},
+    "clients": {"client", "present", "admitted"},
+    "pairs": {"clients"},
+}
 _LOCK = ".lock"
-_OURS = (CONFIG, RESULT, CHECKPOINT, *LINES.values())
+_OURS = (CHECKPOINT, RESULT, *LINES.values(), CONFIG)
+"""In the order in which they are removed: what a run could go on from first, whose it is last."""
 
 
 class RunFolder:
@@ -42,19 +52,21 @@ class RunFolder:
         """Nothing is written when the folder cannot be used: that is an `InputError`."""
         self.path, self.scenario = path, scenario
         config = {"format": _FORMAT, "scenario": scenario.values(), "data": fingerprint}
-        check_usable(path, config, resume=resume, overwrite=overwrite)
+        self._digest = _digest(json.dumps(config, sort_keys=True).encode())
+        _check_usable(path, config, resume=resume, overwrite=overwrite)
         path.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, IO[bytes]] = {}
         self._lock = (path / _LOCK).open("ab")
-        self._take_lock()
-        for name in _OURS:  # what a process left that was killed while it wrote
-            for leftover in path.glob(f".{name}.*"):
-                leftover.unlink(missing_ok=True)
-        if overwrite:
-            for name in _OURS:
-                (path / name).unlink(missing_ok=True)
-        if not (path / CONFIG).exists():
-            write_atomically(path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False).encode())
+        try:
+            self._take_lock()
+            # Once more: until the lock was taken, another process may have been here.
+            _check_usable(path, config, resume=resume, overwrite=overwrite)
+            self._tidy(everything=overwrite or not (path / CONFIG).exists())
+            if not (path / CONFIG).exists():
+                write_atomically(path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False).encode())
+        except BaseException:
+            self._lock.close()
+            raise
 
     def _take_lock(self) -> None:
         if fcntl is None:
@@ -62,8 +74,18 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._lock.close()
             raise InputError(f"{self.path}: another process is writing this run; wait for its end") from None
+
+    def _tidy(self, *, everything: bool) -> None:
+        """Remove what a process left that was killed while it wrote; or all that an earlier run left."""
+        leftover = re.compile(rf"\.({'|'.join(map(re.escape, _OURS))})\.[0-9a-f]{{12}}")
+        for entry in self.path.iterdir():
+            if leftover.fullmatch(entry.name):
+                entry.unlink(missing_ok=True)
+        if everything:
+            for name in _OURS:
+                (self.path / name).unlink(missing_ok=True)
+            shutil.rmtree(self.path / TENSORBOARD, ignore_errors=True)
 
     def restore(self, server: Server) -> tuple[History, State]:
         """The run as of its last checkpoint, and what its attack remembered; of a new run, nothing yet.
@@ -75,11 +97,11 @@ class RunFolder:
         done = 0
         if (self.path / CHECKPOINT).exists():
             done, history.model, attack_state = self._read_checkpoint(server)
-        for kind, name in LINES.items():
-            lines = [line for line in read_lines(self.path / name) if line["round"] <= done]
-            history.append({kind: lines})
-        if [record["round"] for record in history.rounds] != list(range(1, done + 1)):
-            raise StateError(f"{self.path / LINES['rounds']}: rounds are missing from it; start again with --overwrite")
+        for kind in LINES:
+            history.append({kind: [line for line in _read_lines(self.path, kind) if line["round"] <= done]})
+        complete = [record["round"] for record in history.rounds] == list(range(1, done + 1))
+        if not complete or len(history.clients) != done * self.scenario.clients:
+            raise StateError(f"{self.path}: rounds are missing from its files; start again with overwrite")
         for kind, name in LINES.items():
             write_atomically(self.path / name, b"".join(_line(line) for line in getattr(history, kind)))
             self._files[kind] = (self.path / name).open("ab")
@@ -99,7 +121,8 @@ class RunFolder:
         saved = server.state_dict()
         tensors = _prefixed("server", saved.pop("state"))
         tensors |= _prefixed("model", history.model) | _prefixed("attack", attack_state)
-        manifest = {"round": len(history.rounds), "server": saved}
+        contents = _digest_of(tensors)
+        manifest = {"round": len(history.rounds), "config": self._digest, "contents": contents, "server": saved}
         write_atomically(self.path / CHECKPOINT, save(tensors, {"manifest": json.dumps(manifest)}))
 
     def _read_checkpoint(self, server: Server) -> tuple[int, dict[str, Tensor], State]:
@@ -112,10 +135,15 @@ class RunFolder:
                     part, _, name = key.partition("/")
                     # A copy in memory of torch's own: where a vector lies decides how its sums are rounded.
                     parts[part][name] = file.get_tensor(key).clone()
+            if manifest["config"] != self._digest:
+                raise StateError("it is of another config")
+            tensors = {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
+            if manifest["contents"] != _digest_of(tensors):
+                raise StateError("it is not what was written")
             server.load_state_dict({**manifest["server"], "state": parts["server"]})
             return int(manifest["round"]), parts["model"], parts["attack"]
         except (OSError, ValueError, KeyError, TypeError, SafetensorError, StateError) as problem:
-            raise StateError(f"{path}: cannot be read ({problem}); start again with --overwrite") from None
+            raise StateError(f"{path}: cannot be read ({problem}); start again with overwrite") from None
 
     def finish(self, history: History) -> None:
         write_atomically(self.path / RESULT, json.dumps(history.result(), indent=1, ensure_ascii=False).encode())
@@ -125,32 +153,42 @@ class RunFolder:
             file.close()
 
 
-def check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
+def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
     """Whether a run of this config may be written there; changes nothing."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path}: is a file; a run is a folder")
-    if overwrite or not path.exists():
+    if not path.exists():
         return
-    found = _read_config(path)
-    if found is None:
-        strangers = [entry.name for entry in path.iterdir() if entry.name not in _OURS and entry.name[0] != "."]
-        if strangers:
-            raise InputError(f"{path}: holds other files ({strangers[0]}) and no run; choose a new folder")
+    ours = {*_OURS, TENSORBOARD}
+    strangers = sorted(e.name for e in path.iterdir() if e.name not in ours and not e.name.startswith("."))
+    try:
+        found = _read_config(path)
+    except InputError:
+        if not overwrite or strangers:
+            raise
+        return
+    if found is None and strangers:
+        raise InputError(f"{path}: holds other files ({strangers[0]}) and no run; choose a new folder")
+    if found is None or overwrite:
         return
     if difference := _difference(found, json.loads(json.dumps(config))):
-        raise InputError(f"{path}: holds a run of another config ({difference}); choose another folder or --overwrite")
+        raise InputError(f"{path}: holds a run of another config ({difference}); choose another folder or overwrite")
     if not resume:
-        state = "is finished" if (path / RESULT).exists() else "is not finished"
-        raise InputError(f"{path}: holds this run already, which {state}; --resume goes on, --overwrite starts again")
+        end = "is finished; resume shows it" if (path / RESULT).exists() else "is not finished; resume goes on"
+        raise InputError(f"{path}: holds this run already, which {end}, overwrite starts again")
 
 
 def _read_config(path: Path) -> Any:
+    """What the config of a run says; None if there is none."""
     try:
-        return json.loads((path / CONFIG).read_text())
+        found = json.loads((path / CONFIG).read_text())
+        if not isinstance(found, dict) or "format" not in found or not isinstance(found.get("scenario"), dict):
+            raise ValueError("it is not the config of a run")
+        return found
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as problem:
-        raise InputError(f"{path / CONFIG}: cannot be read ({problem}); choose another folder or --overwrite") from None
+    except (OSError, ValueError, RecursionError) as problem:
+        raise InputError(f"{path / CONFIG}: cannot be read ({problem}); choose another folder") from None
 
 
 def _difference(found: Any, config: Any, name: str = "") -> str | None:
@@ -164,19 +202,20 @@ def _difference(found: Any, config: Any, name: str = "") -> str | None:
     return None if found == config else f"{name} is {found!r} there and {config!r} here"
 
 
-def read_lines(path: Path) -> list[Record]:
+def _read_lines(path: Path, kind: str) -> list[Record]:
     """The whole lines of a file of records; one that was cut off in the middle is not one of them."""
     try:
-        content = path.read_bytes()
+        content = (path / LINES[kind]).read_bytes()
     except FileNotFoundError:
         return []
     records = []
     for line in content.split(b"\n")[:-1]:
         try:
             record = json.loads(line)
-            record["round"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, RecursionError):
             break  # what follows a broken line cannot be trusted to be in order
+        if not isinstance(record, dict) or type(record.get("round")) is not int or not _FIELDS[kind] <= record.keys():
+            break
         records.append(record)
     return records
 
@@ -185,17 +224,27 @@ def read_history(path: str | Path) -> History:
     """The history of a run folder, finished or not."""
     path = Path(path)
     config = _read_config(path)
-    try:
-        scenario = Scenario.of(config["scenario"])
-    except (TypeError, KeyError):
-        raise InputError(f"{path}: is not the folder of a run: {CONFIG} is missing or broken") from None
-    history = History(scenario, folder=path)
-    history.append({kind: read_lines(path / name) for kind, name in LINES.items()})
+    if config is None:
+        raise InputError(f"{path}: is not the folder of a run: there is no {CONFIG}")
+    history = History(Scenario.of(config["scenario"]), folder=path)
+    history.append({kind: _read_lines(path, kind) for kind in LINES})
     return history
 
 
 def _line(record: Record) -> bytes:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Of their bytes, whatever their dtype (NumPy has no bfloat16)."""
+    bytes_of = (
+        value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for _, value in sorted(tensors.items())
+    )
+    return _digest(b"".join(bytes_of))
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,22 +9,27 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fedseca.federation.scenario import Scenario
+from fedseca.version import __version__
 
 Record = dict[str, Any]
 LAST = 5
 """The score of a run is the mean of its last five rounds, as in the paper."""
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The rounds of a run so far."""
 
     scenario: Scenario
     rounds: list[Record] = field(default_factory=list)
-    """One record for each round: `round` (from 1 on), `f1`, `accuracy`, `loss`, `admitted`, `rejected`, `seconds` …"""
+    """One record for each round: `round` (from 1 on), `f1`, `accuracy`, `loss`, how many were `admitted` and
+    `rejected`, why it was `void` (the model stayed as it was), whether it was `idle` (the rule gave every client the
+    weight 0), and the `seconds` of its parts."""
     clients: list[Record] = field(default_factory=list)
     """The audit, one record for each round and client: `admitted` or the `reason` why not, `norm`, and what the rule
     says of it."""
@@ -34,6 +38,10 @@ class History:
     model: dict[str, Tensor] | None = None
     """The global model after the last round."""
     folder: Path | None = None
+
+    def __repr__(self) -> str:
+        score = f", f1_last5={self.f1_last5:.3f}" if self.rounds else ""
+        return f"History({self.scenario.title}, {len(self.rounds)} of {self.scenario.rounds} rounds{score})"
 
     def append(self, records: Mapping[str, list[Record]]) -> None:
         """Add a round: its `rounds`, `clients` and `pairs`."""
@@ -73,19 +81,26 @@ class History:
             "accuracy_last5": self.accuracy_last5,
             "rounds": len(self.rounds),
             "void_rounds": sum(record["void"] is not None for record in self.rounds),
+            "idle_rounds": sum(record["idle"] for record in self.rounds),
             "seconds": self.seconds(),
             "seed": self.scenario.seed,
-            "versions": {name: importlib.metadata.version(name) for name in ("fedseca", "torch", "numpy")}
-            | {"python": platform.python_version()},
+            "versions": {
+                "fedseca": __version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
         }
 
     def by_client(self) -> list[Record]:
         """One record for each client: how often it was there, rejected or suspected, and the means of the rest."""
-        return [self._of_client(client_id) for client_id in self.scenario.client_ids]
+        present: dict[str, list[Record]] = {client_id: [] for client_id in self.scenario.client_ids}
+        for record in self.clients:
+            if record["present"]:
+                present[record["client"]].append(record)
+        return [self._of_client(client_id, records) for client_id, records in present.items()]
 
-    def _of_client(self, client_id: str) -> Record:
-        records = [record for record in self.clients if record["client"] == client_id]
-        present = [record for record in records if record["present"]]
+    def _of_client(self, client_id: str, present: list[Record]) -> Record:
         rejected = [record for record in present if not record["admitted"]]
         numbers: dict[str, list[float]] = {}
         for record in present:

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from fedseca.aggregators import State
 from fedseca.errors import InputError, NotEnoughClients
-from fedseca.federation.byzantine import answer, craft
+from fedseca.federation.byzantine import Byzantines, Model, answer
 from fedseca.federation.client import Federation
 from fedseca.federation.folder import RunFolder
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
 from fedseca.server import Round, Server
 
-Model = Mapping[str, Tensor]
+_PATIENCE = 20.0
+"""Seconds after which a round is kept, even if it is not yet its turn: so much is lost at most."""
 _MOST_PAIRS = 32
 """Up to how many clients what is known of each pair is written down: it grows with their square."""
 
@@ -67,19 +68,20 @@ def simulate(
             book = RunFolder(Path(folder), scenario, federation.fingerprint, resume=resume, overwrite=overwrite)
             stack.callback(book.close)
             history, attack_state = book.restore(server)
-        # The network's order of its arrays, which no file keeps, is the order of every vector.
-        restored = history.model or {}
-        history.model = {name: restored.get(name, value).to(value) for name, value in federation.arrays().items()}
+        history.model = federation.arrays() if history.model is None else federation.fitting(history.model)
         if on_start is not None:
             on_start(federation, history)
+        kept = time.monotonic()
         for number in range(len(history.rounds), scenario.rounds):
             played = _play(federation, server, history.model, attack_state, number)
             history.model, attack_state = played.model, played.attack_state
             history.append(played.records)
             if book is not None:
                 book.append(played.records)
-                if (number + 1) % checkpoint_every == 0 or number + 1 == scenario.rounds:
+                late = time.monotonic() - kept >= _PATIENCE
+                if (number + 1) % checkpoint_every == 0 or number + 1 == scenario.rounds or late:
                     book.checkpoint(history, server, attack_state)
+                    kept = time.monotonic()
             if on_round is not None:
                 on_round(history)
         if book is not None:
@@ -109,26 +111,30 @@ class _Played:
 def _play(federation: Federation, server: Server, model: Model, attack_state: State, number: int) -> _Played:
     scenario = federation.scenario
     absent = _absent(scenario, number)
-    present = [k for k in range(scenario.clients) if k not in absent]
+    present = [k for k in range(scenario.clients) if scenario.client_ids[k] not in absent]
     honest = [k for k in present if not scenario.is_byzantine(k)]
     byzantine = [k for k in present if scenario.is_byzantine(k)]
     seconds: dict[str, float] = {}
+
+    def train(clients: list[int]) -> dict[str, Model]:
+        return {scenario.client_ids[k]: federation.train(k, model, number) for k in clients}
+
     with _clock(seconds, "train"):
-        models = {k: federation.train(k, model, number) for k in honest}
-        # With no honest client to look at, the attackers take what they would have sent themselves for it.
-        trains = "own" in scenario.attack.needs or not honest
-        own = {k: federation.train(k, model, number) for k in byzantine} if trains else {}
+        models = train(honest)
+        own = train(byzantine) if "own" in scenario.attack.needs or not honest else {}
     with _clock(seconds, "attack"):
         if byzantine:
-            crafted, attack_state = craft(federation, server, model, attack_state, number, models, byzantine, own)
+            ids = tuple(scenario.client_ids[k] for k in byzantine)
+            attackers = Byzantines(scenario.attack, server, number, model, ids)
+            rng = scenario.generator("attack", number)
+            crafted, attack_state = attackers.craft(models, own, attack_state, rng)
             models |= crafted
     with _clock(seconds, "aggregate"):
-        ids = [scenario.client_ids[k] for k in models]
-        out, void = answer(server, list(models.values()), ids, model)
+        out, void = answer(server, models, model)
     after = dict(model if out is None else out.model)
     with _clock(seconds, "evaluate"):
         metrics = federation.evaluate(after)
-    verdicts = _verdicts(out, void, ids) | {scenario.client_ids[k]: reason for k, reason in absent.items()}
+    verdicts = absent | _verdicts(out, void, list(models))
     audit = [_audit(scenario, number, k, verdicts[scenario.client_ids[k]]) for k in range(scenario.clients)]
     record = {
         "round": number + 1,
@@ -138,6 +144,7 @@ def _play(federation: Federation, server: Server, model: Model, attack_state: St
         "rejected": sum(line["present"] and not line["admitted"] for line in audit),
         "suspects": sum(bool(line.get("suspect")) for line in audit),
         "void": None if void is None else str(void),
+        "idle": out is not None and not bool(out.clients["weight"].any()),
         "seconds": {part: round(spent, 6) for part, spent in seconds.items()},
     }
     return _Played(after, attack_state, {"rounds": [record], "clients": audit, "pairs": _pairs(out, number)})
@@ -150,31 +157,34 @@ def _clock(seconds: dict[str, float], part: str) -> Iterator[None]:
     seconds[part] = time.perf_counter() - start
 
 
-def _absent(scenario: Scenario, number: int) -> dict[int, Record]:
+def _absent(scenario: Scenario, number: int) -> dict[str, Record]:
     """Who is not there in a round, and why."""
     rng = scenario.generator("participation", number)
-    asked = max(1, round(scenario.participation * scenario.clients))
-    chosen = set(torch.randperm(scenario.clients, generator=rng)[:asked].tolist())
+    chosen = set(torch.randperm(scenario.clients, generator=rng)[: scenario.asked].tolist())
     silent = torch.rand(scenario.clients, generator=rng) < scenario.dropout
-    reasons = {k: "did not answer" if k in chosen else "was not asked" for k in range(scenario.clients)}
     return {
-        k: {"present": False, "admitted": False, "reason": reason}
-        for k, reason in reasons.items()
+        client_id: {
+            "present": False,
+            "admitted": False,
+            "reason": "did not answer" if k in chosen else "was not asked",
+        }
+        for k, client_id in enumerate(scenario.client_ids)
         if k not in chosen or silent[k]
     }
 
 
 def _verdicts(out: Round | None, void: Exception | None, ids: list[str]) -> dict[str, Record]:
-    """What the server made of each client that was there."""
+    """What the server made of each client that was there. Of a void round: who was rejected; the others were not."""
     if out is not None:
-        return {record.pop("client"): {"present": True, **record} for record in out.records()}
+        return {record["client"]: record for record in out.records()}
     rejected = {r.client_id: r.reason for r in void.rejected} if isinstance(void, NotEnoughClients) else {}
-    return {i: {"present": True, "admitted": False, "reason": rejected.get(i, "the round is void")} for i in ids}
+    return {i: {"admitted": False, "reason": rejected[i]} if i in rejected else {"admitted": True} for i in ids}
 
 
 def _audit(scenario: Scenario, number: int, client: int, verdict: Record) -> Record:
     truth = scenario.is_byzantine(client)
-    return {"round": number + 1, "client": scenario.client_ids[client], "byzantine": truth, **verdict}
+    where = {"round": number + 1, "client": scenario.client_ids[client], "byzantine": truth, "present": True}
+    return where | verdict
 
 
 def _pairs(out: Round | None, number: int) -> list[Record]:

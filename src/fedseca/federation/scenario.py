@@ -26,8 +26,8 @@ class Scenario(Declared):
 
     `aggregator`, `attack`, `dataset`, `partition` and `model` are given by name, as a mapping of name and
     hyperparameters, or made already: `Scenario(aggregator="krum")`,
-    `Scenario(attack={"name": "ipm", "strength": 2.0})`. A rule that assumes a number of Byzantine clients
-    (`num_byzantine`) is told the true one, unless it is given.
+    `Scenario(attack={"name": "ipm", "strength": 2.0})`; without a name, a mapping refines the default. A rule that
+    assumes a number of Byzantine clients (`num_byzantine`) is told the true one, unless it is given.
     """
 
     name: ClassVar[str] = "scenario"
@@ -55,26 +55,19 @@ class Scenario(Declared):
     seed: int = param(0, ge=0, help="of every draw that is made")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "aggregator", self._informed(self.aggregator))
+        byzantine = self.declared("byzantine").check(self.byzantine)
+        object.__setattr__(self, "aggregator", _informed(self.aggregator, byzantine))
         super().__post_init__()
         if self.byzantine >= self.clients:
             raise ParameterError(
                 f"scenario: byzantine must be below clients, at least one is honest; "
                 f"found byzantine={self.byzantine} of clients={self.clients}"
             )
-        if self.aggregator.min_clients() > self.clients:
+        if self.aggregator.min_clients() > self.asked:
             raise ParameterError(
-                f"scenario: {self.aggregator.name} needs at least {self.aggregator.min_clients()} clients; "
-                f"found clients={self.clients}"
+                f"scenario: {self.aggregator.name} needs at least {self.aggregator.min_clients()} clients in a round; "
+                f"found {self.asked} (clients={self.clients}, participation={self.participation:g})"
             )
-
-    def _informed(self, rule: Any) -> Any:
-        """The rule, told how many Byzantine clients there are if it asks and nobody said."""
-        given = {"name": rule} if isinstance(rule, str) else rule
-        if not isinstance(given, Mapping) or given.get("name") not in AGGREGATORS:
-            return rule
-        asks = "num_byzantine" in AGGREGATORS[given["name"]].hyperparameters()
-        return {"num_byzantine": self.byzantine, **given} if asks and isinstance(self.byzantine, int) else given
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Scenario:
@@ -95,6 +88,11 @@ class Scenario(Declared):
         return f"{self.dataset.name}-{self.aggregator.name}-{self.attack.name}-{self.id}"
 
     @property
+    def asked(self) -> int:
+        """How many clients are asked in each round."""
+        return max(1, round(self.participation * self.clients))
+
+    @property
     def client_ids(self) -> tuple[str, ...]:
         return tuple(str(k) for k in range(self.clients))
 
@@ -109,3 +107,13 @@ class Scenario(Declared):
         purpose_number = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), "big")
         sequence = np.random.SeedSequence([self.seed, purpose_number, *indices])
         return torch.Generator().manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+def _informed(rule: Any, byzantine: int) -> Any:
+    """The rule, told how many Byzantine clients there are if it asks and nobody said."""
+    given = {"name": rule} if isinstance(rule, str) else rule
+    name = given.get("name", Scenario.declared("aggregator").default) if isinstance(given, Mapping) else None
+    if not isinstance(name, str) or name not in AGGREGATORS:
+        return rule
+    asks = "num_byzantine" in AGGREGATORS[name].hyperparameters()
+    return {"num_byzantine": byzantine, **given} if asks else given

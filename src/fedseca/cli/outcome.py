@@ -1,0 +1,103 @@
+"""A run for people: what is about to happen, and what did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedseca.cli.data import partition_table
+from fedseca.cli.tables import cell, heading, score, sparkline
+from fedseca.errors import printable
+from fedseca.federation import Federation, History
+from fedseca.federation.history import LAST
+
+_MOST_CLIENTS_SHOWN = 30
+
+
+def introduce(console: Console, federation: Federation, history: History, folder: Path) -> None:
+    scenario = federation.scenario
+    byzantine = [client_id for k, client_id in enumerate(scenario.client_ids) if scenario.is_byzantine(k)]
+    who = f"{len(byzantine)} of them Byzantine" + (f" ({', '.join(byzantine)})" if 0 < len(byzantine) <= 10 else "")
+    console.print(
+        f"[bold]{scenario.aggregator.name}[/] under [bold]{scenario.attack.name}[/] on {scenario.dataset.name}: "
+        f"{scenario.clients} clients, {who}, {scenario.rounds} rounds"
+    )
+    if scenario.clients <= _MOST_CLIENTS_SHOWN:
+        console.print(partition_table(federation.who_has_what(), title="who has how many images of each class"))
+    rule = scenario.aggregator
+    tolerated = rule.tolerates(scenario.clients)
+    if scenario.attack.harms and tolerated < scenario.byzantine:
+        text = f"{rule.name} promises a bound for at most {tolerated} Byzantine of {scenario.clients} clients"
+        console.print(text, style="yellow")
+    if history.rounds:
+        console.print(f"going on after round {len(history.rounds)}, from {printable(str(folder))}", markup=False)
+
+
+def show(console: Console, history: History, folder: Path) -> None:
+    """The clients, what went wrong, the course of the F1, the time, the place."""
+    console.print(_client_table(history))
+    if history.scenario.clients > _MOST_CLIENTS_SHOWN:
+        console.print(f"(the first {_MOST_CLIENTS_SHOWN} of {history.scenario.clients} clients)", style="dim")
+    for record in history.by_client():
+        if record["rejected"]:
+            times = f"{record['rejected']} of {record['present']} rounds"
+            text = f"client {record['client']} was rejected in {times}: {record['reason']}"
+            console.print(Text(text, style="red"), soft_wrap=True)
+    of_rounds = f"of {len(history.rounds)} rounds"
+    void = [record["void"] for record in history.rounds if record["void"] is not None]
+    if void:
+        text = f"{len(void)} {of_rounds} were void, the model stayed as it was: {void[-1]}"
+        console.print(Text(text, style="red"), soft_wrap=True)
+    idle = sum(record["idle"] for record in history.rounds)
+    if idle:
+        text = (
+            f"in {idle} {of_rounds} {history.scenario.aggregator.name} took nothing from any client: all have weight 0"
+        )
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+    last = min(LAST, len(history.rounds))
+    mean = f" (mean of the last {last} rounds)" if last > 1 else ""
+    line = Text.assemble("F1 ", sparkline(history.f1), " ", score(history.f1_last5), mean)
+    console.print(line, Text(f"accuracy {history.accuracy_last5:.3f}", style="dim"))
+    console.print(Text(_time(history), style="dim"))
+    console.print(Text(f"written to {printable(str(folder))}"), soft_wrap=True)
+
+
+def _client_table(history: History) -> Table:
+    records = history.by_client()[:_MOST_CLIENTS_SHOWN]
+    fixed = ("client", "byzantine", "present", "rejected", "reason", "suspected")
+    columns = list(dict.fromkeys(name for record in records for name in record if name not in fixed))
+    suspects = any(record["suspected"] for record in records)
+    absent = any(record["present"] < len(history.rounds) for record in records)
+    table = Table(title="clients, means over the rounds", title_justify="left")
+    table.add_column("client", style="bold", justify="right")
+    table.add_column("truth")
+    if absent:
+        table.add_column("present", justify="right")
+    table.add_column("rejected", justify="right")
+    if suspects:
+        table.add_column("suspected", justify="right")
+    for name in columns:
+        table.add_column(heading(name), justify="right")
+    for record in records:
+        truth = Text("Byzantine", style="red") if record["byzantine"] else Text("honest", style="green")
+        counts = [Text(str(record["present"]))] if absent else []
+        counts += [_times(record["rejected"], record["present"])]
+        counts += [_times(record["suspected"], record["present"])] if suspects else []
+        table.add_row(record["client"], truth, *counts, *(cell(name, record.get(name)) for name in columns))
+    return table
+
+
+def _times(count: int, rounds: int) -> Text:
+    if not rounds:
+        return Text("–", style="dim")
+    return Text(f"{count}/{rounds}", style="red" if count else "dim")
+
+
+def _time(history: History) -> str:
+    seconds = history.seconds()
+    total = sum(seconds.values())
+    shares = ", ".join(f"{part} {spent / total:.0%}" for part, spent in seconds.items())
+    return f"{total:.1f} s: {shares}"
