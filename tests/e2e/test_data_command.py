@@ -79,6 +79,8 @@ def test_show_the_sites_of_own_data(tmp_path):
     make_arrays(tmp_path)
     done = run("data", "show", "arrays", "--partition", "site", "--clients", "3", "--data-dir", tmp_path, "--json")
     assert [sum(row) for row in json.loads(done.stdout)["counts"]] == [7, 7, 6]
+    shown = run("data", "show", "arrays", "--partition", "site", "--clients", "2", "--data-dir", tmp_path).stdout
+    assert "3 sites share 2 clients; --clients 3 makes each site a client of its own" in shown
 
 
 def test_a_narrow_terminal_keeps_the_numbers_whole(tmp_path):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.bar import Bar
 from rich.console import Console
@@ -132,7 +133,11 @@ def show(
         report = {"dataset": name, "partition": partition, "hyperparameters": dealt.values(), "seed": seed}
         typer.echo(json.dumps(report | {"counts": counts.tolist()}, ensure_ascii=False))
         return
-    wide_console().print(partition_table(counts, title=_title(name, dealt, seed)))
+    console = wide_console()
+    console.print(partition_table(counts, title=_title(name, dealt, seed)))
+    sites = 0 if dataset.train.sites is None else len(torch.unique(dataset.train.sites))
+    if partition == "site" and sites > clients:
+        console.print(f"{sites} sites share {clients} clients; --clients {sites} makes each site a client of its own")
 
 
 def _title(name: str, partition: Partition, seed: int) -> str:
