@@ -56,7 +56,8 @@ def test_get_of_what_is_here_does_nothing(tmp_path):
     make_fashion(tmp_path / "fashion_mnist")
     done = run("data", "get", "fashion_mnist", "--data-dir", tmp_path, PATH="")
     assert done.returncode == 0 and done.stdout == f"{tmp_path / 'fashion_mnist'}\n"
-    assert "digits is here" in run("data", "get", "digits").stdout
+    digits = run("data", "get", "digits")
+    assert digits.returncode == 0 and digits.stdout == "" and "digits is here" in digits.stderr
 
 
 def test_show_who_has_what(tmp_path):
