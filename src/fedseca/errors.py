@@ -31,6 +31,10 @@ class UnknownName(InputError, KeyError):
         return str(self.args[0])
 
 
+class FolderBusy(InputError):
+    """Another process is writing there."""
+
+
 class StateError(FedsecaError, ValueError):
     """A saved state that does not belong to this server, or is broken."""
 

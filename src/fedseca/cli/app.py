@@ -16,6 +16,7 @@ from fedseca.cli.aggregate import aggregate
 from fedseca.cli.bench import bench
 from fedseca.cli.data import data_app
 from fedseca.cli.demo import demo
+from fedseca.cli.grid import grid
 from fedseca.cli.list import list_all
 from fedseca.cli.run import run
 from fedseca.errors import FedsecaError, printable
@@ -56,6 +57,7 @@ def common(
 
 for _name, _command in (
     ("run", run),
+    ("grid", grid),
     ("demo", demo),
     ("aggregate", aggregate),
     ("list", list_all),

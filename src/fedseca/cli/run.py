@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,51 +11,21 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from fedseca.cli.data import DataDir
 from fedseca.cli.live import LiveRun, live
+from fedseca.cli.options import with_scenario_options
 from fedseca.cli.outcome import introduce, show
 from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import wide_console
-from fedseca.declare import Hyperparameter, unknown
+from fedseca.declare import unknown
 from fedseca.errors import InputError, ParameterError, printable
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.federation.folder import TENSORBOARD
 from fedseca.federation.tensorboard import TensorBoard
 
 
-def _with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for everything that a scenario declares, each None unless it is given."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    declared = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[str | None, _option(name, parameter)],
-        )
-        for name, parameter in Scenario.hyperparameters().items()
-    ]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + declared
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-    return command
-
-
-def _option(name: str, parameter: Hyperparameter) -> Any:
-    default = "all" if parameter.default is None else parameter.default
-    return typer.Option(
-        f"--{name.replace('_', '-')}",
-        metavar=parameter.allowed if len(parameter.allowed) < 20 else "NAME",
-        help=escape(f"{parameter.help} [{default}]"),
-        rich_help_panel="The scenario",
-        show_default=False,
-    )
-
-
-@_with_scenario_options
+@with_scenario_options
 def run(
     config: Annotated[
         Path | None, typer.Option(help="A scenario in TOML; options on the command line override it.")

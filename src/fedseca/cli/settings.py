@@ -13,9 +13,9 @@ def parse_settings(owner: type[Declared], settings: list[str]) -> dict[str, Any]
     return {name: owner.declared(name).parse(text) for name, text in map(split_setting, settings)}
 
 
-def split_setting(setting: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+def split_setting(setting: str, form: str = "NAME=VALUE", option: str = "--set") -> tuple[str, str]:
     """`"sparsity=0.9"` as `("sparsity", "0.9")`."""
     name, equals, text = setting.partition("=")
     if not equals:
-        raise ParameterError(f"--set takes {form}; found {setting!r}")
+        raise ParameterError(f"{option} takes {form}; found {setting!r}")
     return name, text

@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedseca.aggregators import State
-from fedseca.errors import InputError, StateError
+from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
 from fedseca.files import write_atomically
@@ -74,7 +74,7 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"{self.path}: another process is writing this run; wait for its end") from None
+            raise FolderBusy(f"{self.path}: another process is writing this run; wait for its end") from None
 
     def _tidy(self, *, everything: bool) -> None:
         """Remove what a process left that was killed while it wrote; or all that an earlier run left."""

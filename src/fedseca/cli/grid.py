@@ -1,0 +1,184 @@
+"""`fedseca grid`: many runs, side by side; stopped and started again, it goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedseca.cli.data import DataDir
+from fedseca.cli.options import with_scenario_options
+from fedseca.cli.run import read_config
+from fedseca.cli.settings import split_setting
+from fedseca.cli.tables import score, wide_console
+from fedseca.errors import InputError, printable
+from fedseca.experiments.grid import Axis, place, scenarios
+from fedseca.experiments.runner import Progress, run_grid
+from fedseca.experiments.store import Store
+from fedseca.experiments.workers import Processes, RayCluster, Workers
+from fedseca.federation import Scenario
+
+
+@with_scenario_options
+def grid(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="A scenario in TOML that all cells have in common.")] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=V1,V2,…",
+            help="Something else to vary, a hyperparameter too: sparsity=0.5,0.9 or attack.strength=1,2.",
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the grid.")] = Path("runs/grid"),
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", metavar="N", help="Cells at once; the number of cores if not given.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Run on a Ray cluster that sees the same folder; local: on a Ray of its own."
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option(metavar="N", help="Torch's threads in each cell.")] = 1,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    **options: str | None,
+) -> None:
+    """Run every combination: each option of a scenario takes several values, with commas between them.
+
+    A cell is a run like any other (`fedseca run`), in a folder named after its config. Killed and started again, the
+    grid goes on where it was, in the middle of a cell too. A cell that fails is written down and stops no other.
+    """
+    base = {} if config is None else read_config(config)
+    axes = make_axes(base, options, vary or [])
+    cells = scenarios(base, axes)
+    if threads < 1:
+        raise InputError(f"threads must be an integer ≥ 1; found {threads}")
+    store = Store(output)
+    workers: Workers = (
+        RayCluster(ray, threads) if ray is not None else Processes((os.cpu_count() or 1) if jobs is None else jobs)
+    )
+    common = {} if context.parent is None else context.parent.params
+    plugins = [str(plugin) for plugin in common.get("plugin") or ()]
+    try:
+        with _live(len(cells), store) as show_progress:
+            progress = run_grid(
+                cells, store, workers, data_dir=data_dir, threads=threads, plugins=plugins, on_change=show_progress
+            )
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on from {printable(str(output))}", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(_report(progress, store, output), indent=2, ensure_ascii=False))
+    else:
+        _show(wide_console(), cells, progress, store, output)
+    if progress.failed:
+        raise typer.Exit(1)
+
+
+def make_axes(base: Mapping[str, Any], options: Mapping[str, str | None], vary: Sequence[str]) -> list[Axis]:
+    """What is varied: the options with their values, then what `--vary` names."""
+    axes = [Axis(name, _values(text)) for name, text in options.items() if text is not None]
+    for setting in vary:
+        name, text = split_setting(setting, "NAME=V1,V2,…", option="--vary")
+        axes.append(Axis(place(name, base, axes), _values(text)))
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name} is varied twice; give all its values at once")
+    return axes
+
+
+def _values(text: str) -> tuple[str, ...]:
+    values = tuple(part.strip() for part in text.split(","))
+    if not all(values):
+        raise InputError(f"values stand with commas between them; found {text!r}")
+    return values
+
+
+@contextmanager
+def _live(total: int, store: Store) -> Iterator[Callable[[Progress], None]]:
+    """A table of what is done, runs, failed and waits, with the time that is left."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda progress: None
+        return
+    start, before = time.monotonic(), None
+    with Live(console=console, transient=True, refresh_per_second=4) as painted:
+
+        def show(progress: Progress) -> None:
+            nonlocal before
+            done = len(progress.done) + len(progress.failed)
+            before = done if before is None else before
+            spent, finished = time.monotonic() - start, done - before
+            left = f"about {_clock(spent / finished * (total - done))} left" if finished else "…"
+            counts = (
+                f"{len(progress.done)} of {total} done, {len(progress.running)} running, {len(progress.failed)} failed"
+            )
+            painted.update(Group(Text(f"{counts}, {_clock(spent)} so far, {left}"), _running(progress, store)))
+
+        yield show
+
+
+def _running(progress: Progress, store: Store) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for cell in progress.running.values():
+        rounds = store.rounds(cell)
+        bar = ProgressBar(total=cell.rounds, completed=rounds, width=30)
+        table.add_row(Text(cell.title), bar, Text(f"{rounds}/{cell.rounds}"))
+    return table
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _report(progress: Progress, store: Store, output: Path) -> dict[str, Any]:
+    return {
+        "folder": str(output),
+        "done": [store.history(cell).result() | {"folder": str(store.folder(cell))} for cell in progress.done],
+        "failed": [{"id": cell.id, **store.error(cell)} for cell in progress.failed],
+    }
+
+
+def _show(console: Console, cells: list[Scenario], progress: Progress, store: Store, output: Path) -> None:
+    console.print(score_table(progress.done, store))
+    for cell in progress.failed:
+        console.print(
+            Text(f"{cell.title} failed: {printable(store.error(cell)['error'])}", style="red"), soft_wrap=True
+        )
+    done = f"{len(progress.done)} of {len(cells)} cells are done"
+    console.print(Text(f"{done}, written to {printable(str(output))}"), soft_wrap=True)
+
+
+def score_table(cells: Sequence[Scenario], store: Store) -> Table:
+    """Rules × attacks: the F1 of the last five rounds, the mean over whatever else is varied."""
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        scores[cell.aggregator.name][cell.attack.name].append(store.history(cell).f1_last5)
+    attacks = list(dict.fromkeys(cell.attack.name for cell in cells))
+    table = Table(title="F1, mean over all else that is varied", title_justify="left")
+    table.add_column("rule", style="bold")
+    for attack in attacks:
+        table.add_column(attack, justify="right")
+    for rule, by_attack in scores.items():
+        table.add_row(
+            rule, *(score(fmean(by_attack[attack])) if by_attack[attack] else Text("–") for attack in attacks)
+        )
+    return table

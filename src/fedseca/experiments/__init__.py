@@ -1,0 +1,1 @@
+"""Many runs at once, and the paper's results as runs."""

@@ -1,0 +1,97 @@
+"""A grid: every combination of what is varied, each one a scenario."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedseca.declare import Declared, Registry, unknown
+from fedseca.errors import ParameterError
+from fedseca.federation import Scenario
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is varied: a field of a scenario (`seed`), or a hyperparameter of a part of it (`aggregator.sparsity`).
+
+    Values may be the words of a command line; they are read as what is varied says.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+
+
+def scenarios(base: Mapping[str, Any], axes: Sequence[Axis] = ()) -> list[Scenario]:
+    """Every combination of the axes over a base, in their order, each once.
+
+    A hyperparameter is varied for the rules (attacks …) that have it; the others stand once, as they are.
+    """
+    made: dict[str, Scenario] = {}
+    for chosen in itertools.product(*(axis.values for axis in axes)):
+        values = dict(base)
+        for axis, value in sorted(zip(axes, chosen, strict=True), key=lambda pair: "." in pair[0].name):
+            _put(values, axis.name, value)
+        scenario = Scenario.of(values)
+        made.setdefault(scenario.id, scenario)
+    return list(made.values())
+
+
+def _put(values: dict[str, Any], place: str, value: Any) -> None:
+    """Set a field, or a hyperparameter of the part that is chosen by then."""
+    part, _, name = place.partition(".")
+    field = Scenario.declared(part)
+    if not name:
+        read = isinstance(value, str) and field.registry is None
+        values[part] = field.parse(value) if read else value
+        return
+    table = _table(values.get(part, field.default))
+    declared = _registry(part)[table["name"]].hyperparameters().get(name)
+    if declared is not None:
+        values[part] = {**table, name: declared.parse(value) if isinstance(value, str) else value}
+
+
+def _table(part: Any) -> dict[str, Any]:
+    if isinstance(part, Declared):
+        return part.describe()
+    return dict(part) if isinstance(part, Mapping) else {"name": part}
+
+
+def _registry(part: str) -> Registry[Any]:
+    registry = Scenario.declared(part).registry
+    if registry is None:
+        raise ParameterError(f"{part} has no hyperparameters of its own")
+    return registry
+
+
+def place(name: str, base: Mapping[str, Any], axes: Sequence[Axis]) -> str:
+    """Where a name that is varied belongs: `seed` is a field, `sparsity` is `aggregator.sparsity`.
+
+    A name that no chosen part has, or more than one, is an error that says what is meant.
+    """
+    fields = Scenario.hyperparameters()
+    if name in fields:
+        return name
+    known = {
+        f"{part}.{each}" for part in _parts() for cls in _chosen(part, base, axes) for each in cls.hyperparameters()
+    }
+    if name in known:
+        return name
+    found = sorted(each for each in known if each.partition(".")[2] == name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ParameterError(f"{name!r} is varied in more than one part; say which: {', '.join(found)}")
+    raise ParameterError(unknown("name to vary", name, [*fields, *sorted({each.partition(".")[2] for each in known})]))
+
+
+def _parts() -> Iterator[str]:
+    return (name for name, declared in Scenario.hyperparameters().items() if declared.registry is not None)
+
+
+def _chosen(part: str, base: Mapping[str, Any], axes: Sequence[Axis]) -> list[type[Declared]]:
+    """The rules (attacks …) that stand in the grid."""
+    varied = [value for axis in axes if axis.name == part for value in axis.values]
+    default = base.get(part, Scenario.declared(part).default)
+    return [_registry(part)[_table(value)["name"]] for value in varied or [default]]

@@ -1,0 +1,67 @@
+"""The cells of a grid, run side by side until all are done or have failed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedseca.experiments.store import Store
+from fedseca.experiments.workers import Task, Workers
+from fedseca.federation import Scenario
+
+
+@dataclass
+class Progress:
+    """How far a grid is."""
+
+    waiting: deque[Scenario]
+    running: dict[str, Scenario] = field(default_factory=dict)
+    done: list[Scenario] = field(default_factory=list)
+    failed: list[Scenario] = field(default_factory=list)
+
+
+def run_grid(
+    cells: Iterable[Scenario],
+    store: Store,
+    workers: Workers,
+    *,
+    data_dir: str | Path | None = None,
+    threads: int = 1,
+    plugins: Sequence[str] = (),
+    on_change: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Run the cells that are not done yet, those that failed before included; says what became of each.
+
+    `on_change` is called about twice a second.
+    """
+    cells = list(cells)
+    store.plan(cells)
+    progress = Progress(deque(cell for cell in cells if store.state(cell) != "done"))
+    progress.done = [cell for cell in cells if store.state(cell) == "done"]
+    try:
+        while progress.waiting or progress.running:
+            while progress.waiting and len(progress.running) < workers.jobs:
+                cell = progress.waiting.popleft()
+                workers.start(cell.id, _task(cell, store, data_dir, threads, plugins))
+                progress.running[cell.id] = cell
+            for name in workers.ended(0.5):
+                cell = progress.running.pop(name)
+                (progress.done if store.state(cell) == "done" else progress.failed).append(cell)
+            if on_change is not None:
+                on_change(progress)
+    finally:
+        workers.close()
+    return progress
+
+
+def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: int, plugins: Sequence[str]) -> Task:
+    return Task(
+        scenario=cell.values(),
+        folder=str(store.folder(cell).resolve()),
+        error_file=str(store.error_file(cell).resolve()),
+        data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
+        threads=threads,
+        plugins=tuple(plugins),
+    )

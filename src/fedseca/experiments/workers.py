@@ -1,0 +1,186 @@
+"""Cells run in processes of their own, on this machine or on a Ray cluster. One that fails leaves the others alone."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import socket
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedseca.errors import FolderBusy, InputError, MissingDependency
+from fedseca.federation import History, Scenario, simulate
+from fedseca.files import write_atomically
+from fedseca.plugins import load_plugin
+
+_PATIENCE = 60.0
+"""Seconds to wait for a run that another process is writing: one whose grid was killed ends after its round."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One cell, as it is handed to a process."""
+
+    scenario: dict[str, Any]
+    folder: str
+    error_file: str
+    data_dir: str | None = None
+    threads: int = 1
+    plugins: tuple[str, ...] = ()
+
+
+def run_task(task: Task) -> None:
+    """Run a cell to its end, or go on with it. What goes wrong is written down, not raised."""
+    for plugin in task.plugins:
+        load_plugin(plugin)
+    error_file = Path(task.error_file)
+    error_file.unlink(missing_ok=True)
+    try:
+        _simulate(task)
+    except Exception as problem:  # whatever a cell does, the grid goes on
+        record_failure(error_file, f"{type(problem).__name__}: {problem}", traceback.format_exc())
+
+
+def _simulate(task: Task) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            simulate(
+                Scenario.of(task.scenario),
+                folder=task.folder,
+                resume=True,
+                data_dir=task.data_dir,
+                threads=task.threads,
+                on_round=_stop_when_orphaned,
+            )
+            return
+        except FolderBusy:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _stop_when_orphaned(history: History) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        raise SystemExit(1)
+
+
+def record_failure(error_file: Path, error: str, trace: str = "") -> None:
+    error_file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"error": " ".join(error.split()), "traceback": trace}
+    write_atomically(error_file, json.dumps(content, indent=1, ensure_ascii=False).encode())
+
+
+class Workers(Protocol):
+    """Something that runs tasks side by side."""
+
+    jobs: int
+    """How many at once."""
+
+    def start(self, name: str, task: Task) -> None: ...
+
+    def ended(self, seconds: float) -> Iterable[str]:
+        """The names of the tasks that ended by now; waits for one up to so many seconds."""
+        ...
+
+    def close(self) -> None:
+        """End what still runs."""
+        ...
+
+
+class Processes:
+    """A process for each task, forked from one in which the libraries are loaded already."""
+
+    def __init__(self, jobs: int) -> None:
+        if jobs < 1:
+            raise InputError(f"jobs must be an integer ≥ 1; found {jobs}")
+        self.jobs = jobs
+        self._context: Any = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+        if os.name == "posix":
+            self._context.set_forkserver_preload(["fedseca.experiments.preload"])
+        self._running: dict[str, tuple[BaseProcess, Task]] = {}
+
+    def start(self, name: str, task: Task) -> None:
+        process = self._context.Process(target=run_task, args=(task,), name=name)
+        process.start()
+        self._running[name] = (process, task)
+
+    def ended(self, seconds: float) -> list[str]:
+        multiprocessing.connection.wait([process.sentinel for process, _ in self._running.values()], seconds)
+        names = [name for name, (process, _) in self._running.items() if process.exitcode is not None]
+        for name in names:
+            process, task = self._running.pop(name)
+            process.join()
+            if process.exitcode:
+                how = f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
+                record_failure(Path(task.error_file), f"its process ended with {how}")
+            process.close()
+        return names
+
+    def close(self) -> None:
+        for process, _ in self._running.values():
+            process.kill()
+        for process, _ in self._running.values():
+            process.join()
+        self._running.clear()
+
+
+class RayCluster:
+    """Tasks on a Ray cluster; its machines must see the same folder and have fedseca installed."""
+
+    def __init__(self, address: str, threads: int) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingDependency("--ray needs Ray: pip install 'fedseca[ray]'") from None
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray asks for in a warning otherwise
+        self._ray: Any = ray
+        _check_reachable(address)
+        try:
+            ray.init(address=None if address == "local" else address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError) as problem:
+            reason = str(problem).strip().partition("\n")[0]
+            raise InputError(f"no Ray cluster at {address!r}: {reason}") from None
+        self.jobs = max(1, int(self._ray.cluster_resources().get("CPU", 1)) // threads)
+        self._run = ray.remote(num_cpus=threads, max_retries=0)(run_task)
+        self._running: dict[Any, tuple[str, Task]] = {}
+
+    def start(self, name: str, task: Task) -> None:
+        self._running[self._run.remote(task)] = (name, task)
+
+    def ended(self, seconds: float) -> list[str]:
+        ready, _ = self._ray.wait(list(self._running), timeout=seconds) if self._running else ([], [])
+        names = []
+        for reference in ready:
+            name, task = self._running.pop(reference)
+            try:
+                self._ray.get(reference)
+            except self._ray.exceptions.RayError as problem:
+                record_failure(Path(task.error_file), f"its worker was lost: {problem}")
+            names.append(name)
+        return names
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself waits for minutes for a cluster that is not there."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as problem:
+        raise InputError(f"no Ray cluster at {address!r}: {problem}") from None

@@ -1,0 +1,147 @@
+"""Grids: which cells there are, where they lie, what becomes of them."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedseca.errors import InputError, ParameterError, UnknownName
+from fedseca.experiments.grid import Axis, place, scenarios
+from fedseca.experiments.runner import run_grid
+from fedseca.experiments.store import Store
+from fedseca.experiments.workers import Processes, Task
+from fedseca.federation import Scenario, simulate
+
+SMALL: dict[str, Any] = {"rounds": 2, "train_images": 60, "test_images": 40}
+
+
+def test_every_combination_once_and_in_order():
+    axes = [Axis("aggregator", ("fedavg", "krum")), Axis("attack", ("ipm", "none")), Axis("seed", ("0", "1"))]
+    cells = scenarios(SMALL, axes)
+    found = [(cell.aggregator.name, cell.attack.name, cell.seed) for cell in cells]
+    assert found == [(r, a, s) for r in ("fedavg", "krum") for a in ("ipm", "none") for s in (0, 1)]
+    assert all(cell.rounds == 2 for cell in cells) and scenarios(SMALL) == [Scenario(**SMALL)]
+
+
+def test_a_hyperparameter_is_varied_where_it_is():
+    axes = [Axis("aggregator.sparsity", ("0.5", 0.9)), Axis("aggregator", ("fedavg", "fedseca", "ties"))]
+    cells = scenarios(SMALL, axes)
+    found = [(cell.aggregator.name, getattr(cell.aggregator, "sparsity", None)) for cell in cells]
+    assert sorted(found, key=str) == sorted(
+        [("fedavg", None), ("fedseca", 0.5), ("fedseca", 0.9), ("ties", 0.5), ("ties", 0.9)], key=str
+    )
+
+
+def test_the_base_may_have_tables():
+    base = {**SMALL, "attack": {"name": "ipm", "strength": 3.0}}
+    cells = scenarios(base, [Axis("attack.jitter", ("0", "0.01"))])
+    assert [(cell.attack.strength, cell.attack.jitter) for cell in cells] == [(3.0, 0.0), (3.0, 0.01)]
+
+
+def test_names_find_their_place():
+    axes = [Axis("aggregator", ("fedseca", "krum")), Axis("attack", ("ipm",))]
+    for name, expected in {
+        "seed": "seed",
+        "sparsity": "aggregator.sparsity",
+        "strength": "attack.strength",
+        "alpha": "partition.alpha",
+        "attack.jitter": "attack.jitter",
+        "width": "model.width",
+    }.items():
+        assert place(name, SMALL, axes) == expected
+    with pytest.raises(ParameterError, match="unknown name to vary 'sparsty'; did you mean"):
+        place("sparsty", SMALL, axes)
+    both = [Axis("aggregator", ("ties",)), Axis("attack", ("random",)), Axis("partition", ("shards",))]
+    assert place("factor", SMALL, both) == "attack.factor"
+    with pytest.raises(ParameterError, match="unknown name to vary 'strength'"):
+        place("strength", SMALL, both)
+
+
+@pytest.mark.parametrize(
+    ("axis", "error"),
+    [
+        (Axis("aggregator", ("fedsecca",)), UnknownName),
+        (Axis("rounds", ("0",)), ParameterError),
+        (Axis("aggregator.sparsity", ("2",)), ParameterError),
+        (Axis("byzantine", ("5",)), ParameterError),
+        (Axis("seed.x", ("5",)), ParameterError),
+    ],
+)
+def test_bad_axes_are_refused_before_anything_runs(axis, error):
+    with pytest.raises(error):
+        scenarios(SMALL, [axis])
+
+
+def test_a_grid_is_run_and_found_again(tmp_path):
+    store = Store(tmp_path / "grid")
+    cells = scenarios(SMALL, [Axis("aggregator", ("fedavg", "cwmed"))])
+    progress = run_grid(cells, store, Processes(2))
+    assert [len(x) for x in (progress.done, progress.failed, progress.waiting, progress.running)] == [2, 0, 0, 0]
+    for cell in cells:
+        # What a process of its own found is what is found here.
+        assert store.history(cell).f1 == simulate(cell).f1
+    stamps = {cell.id: (store.folder(cell) / "result.json").stat().st_mtime_ns for cell in cells}
+    more = scenarios(SMALL, [Axis("aggregator", ("fedavg", "cwmed", "rfa"))])
+    run_grid(more, store, Processes(2))
+    assert {cell.id for cell in store.cells()} == {cell.id for cell in more}
+    assert stamps == {cell.id: (store.folder(cell) / "result.json").stat().st_mtime_ns for cell in cells}
+
+
+def test_a_cell_that_fails_is_written_down_and_stops_no_other(tmp_path):
+    store = Store(tmp_path / "grid")
+    cells = [
+        Scenario(**SMALL),
+        Scenario(**(SMALL | {"train_images": 5000})),  # more than there are
+        Scenario(**SMALL, attack="none"),
+    ]
+    progress = run_grid(cells, store, Processes(1))
+    assert [cell.id for cell in progress.failed] == [cells[1].id] and len(progress.done) == 2
+    told = store.error(cells[1])
+    assert told["error"] == "InputError: digits has 1437 training images; found a wish for 5000"
+    assert "Traceback" in told["traceback"] and [store.state(cell) for cell in cells] == ["done", "failed", "done"]
+
+
+class _KillsItself(Processes):
+    """Processes of which one is shot."""
+
+    def start(self, name: str, task: Task) -> None:
+        super().start(name, task)
+        if task.scenario["seed"] == 1:
+            process, _ = self._running[name]
+            time.sleep(0.05)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_a_cell_that_failed_and_goes_on_next_time(tmp_path):
+    store = Store(tmp_path / "grid")
+    cells = scenarios(SMALL, [Axis("seed", (0, 1, 2))])
+    progress = run_grid(cells, store, _KillsItself(2))
+    assert [cell.seed for cell in progress.failed] == [1]
+    assert store.error(cells[1])["error"] == "its process ended with signal 9"
+    progress = run_grid(cells, store, Processes(2))
+    assert not progress.failed and not store.error_file(cells[1]).exists()
+    assert store.history(cells[1]).f1 == simulate(cells[1]).f1
+
+
+def test_a_broken_plan_is_one_line(tmp_path):
+    (tmp_path / "grid.json").write_text("{")
+    with pytest.raises(InputError, match=r"grid.json: cannot be read"):
+        Store(tmp_path).cells()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file; a grid is a folder"):
+        Store(tmp_path / "file").plan([])
+    assert Store(tmp_path / "nowhere").cells() == []
+    with pytest.raises(InputError, match="jobs must be an integer ≥ 1; found 0"):
+        Processes(0)
+
+
+def test_a_plan_is_plain_data(tmp_path):
+    store = Store(tmp_path)
+    store.plan([Scenario(**SMALL)])
+    planned: Any = json.loads(Path(tmp_path / "grid.json").read_text())
+    assert [Scenario.of(values) for values in planned["cells"]] == store.cells() == [Scenario(**SMALL)]
