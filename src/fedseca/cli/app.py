@@ -18,6 +18,7 @@ from fedseca.cli.data import data_app
 from fedseca.cli.demo import demo
 from fedseca.cli.grid import grid
 from fedseca.cli.list import list_all
+from fedseca.cli.reproduce import reproduce
 from fedseca.cli.run import run
 from fedseca.errors import FedsecaError, printable
 from fedseca.plugins import load_plugin
@@ -58,6 +59,7 @@ def common(
 for _name, _command in (
     ("run", run),
     ("grid", grid),
+    ("reproduce", reproduce),
     ("demo", demo),
     ("aggregate", aggregate),
     ("list", list_all),

@@ -74,14 +74,10 @@ def grid(
     )
     common = {} if context.parent is None else context.parent.params
     plugins = [str(plugin) for plugin in common.get("plugin") or ()]
-    try:
-        with _live(len(cells), store) as show_progress:
-            progress = run_grid(
-                cells, store, workers, data_dir=data_dir, threads=threads, plugins=plugins, on_change=show_progress
-            )
-    except KeyboardInterrupt:
-        typer.echo(f"stopped; the same command goes on from {printable(str(output))}", err=True)
-        raise typer.Exit(130) from None
+    with interruptible(output), live_grid(len(cells), store) as show_progress:
+        progress = run_grid(
+            cells, store, workers, data_dir=data_dir, threads=threads, plugins=plugins, on_change=show_progress
+        )
     if as_json:
         typer.echo(json.dumps(_report(progress, store, output), indent=2, ensure_ascii=False))
     else:
@@ -111,7 +107,17 @@ def _values(text: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _live(total: int, store: Store) -> Iterator[Callable[[Progress], None]]:
+def interruptible(output: Path) -> Iterator[None]:
+    """Ctrl-C ends the grid, not its folder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on from {printable(str(output))}", err=True)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def live_grid(total: int, store: Store) -> Iterator[Callable[[Progress], None]]:
     """A table of what is done, runs, failed and waits, with the time that is left."""
     console = Console(stderr=True)
     if not console.is_terminal:

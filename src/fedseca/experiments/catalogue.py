@@ -1,0 +1,116 @@
+"""The paper's results by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedseca.experiments.experiment import ATTACKS, Changes, Experiment
+from fedseca.experiments.paper import read_table
+
+_RULES = (
+    "fedavg",
+    "krum",
+    "rfa",
+    "cwtm",
+    "huber",
+    "cclip",
+    "cc_randbucket",
+    "cc_seqbucket",
+    "copod_dos",
+    "fldetector",
+    "ties",
+    "fedseca",
+)
+
+
+def _fedseca(**hyperparameters: Any) -> Changes:
+    return {"aggregator": {"name": "fedseca", **hyperparameters}}
+
+
+_ABLATIONS: dict[str, Changes] = {
+    "full": _fedseca(),
+    "no_concordance_ratio": _fedseca(concordance=False),
+    "no_coordinatewise_aggregation": _fedseca(coordinatewise=False),
+    "no_crise": _fedseca(election=False),
+    "no_vrs": _fedseca(vrs=False),
+    "no_sparsification": _fedseca(sparsity=0.0),
+    "no_clip_and_clamp": _fedseca(clip=False, clamp=False),
+    "no_clipping": _fedseca(clip=False),
+    "no_clamping": _fedseca(clamp=False),
+    "no_server_momentum": _fedseca(momentum=0.0),
+}
+
+_MAIN = Experiment(
+    name="main",
+    title="Twelve rules under eight attacks (the paper's Figure 3 and its table)",
+    row_name="aggregator",
+    column_name="attack",
+    rows={rule: {"aggregator": rule} for rule in _RULES},
+    columns=ATTACKS,
+    paper={
+        (row["aggregator"], row["attack"]): float(row["f1"])
+        for row in read_table("main_f1")
+        if row["dataset"] == "cifar10"
+    },
+)
+
+_ABLATION = Experiment(
+    name="ablation",
+    title="FedSECA without each of its parts (the paper's Table 1)",
+    row_name="component_removed",
+    column_name="attack",
+    rows=_ABLATIONS,
+    columns=ATTACKS,
+    paper={(row["component_removed"], row["attack"]): float(row["f1"]) for row in read_table("ablation_f1_cifar10")},
+)
+
+_SENSITIVITY = Experiment(
+    name="sensitivity",
+    title="FedSECA's two hyperparameters (the paper's Figure 4)",
+    row_name="hyperparameter",
+    column_name="attack",
+    rows={
+        **{f"momentum={value:g}": _fedseca(momentum=value) for value in (0.9, 0.75, 0.5, 0.25, 0.1, 0.0)},
+        **{f"sparsity={value:g}": _fedseca(sparsity=value) for value in (0.99, 0.9, 0.82, 0.67, 0.51, 0.22)},
+    },
+    columns=ATTACKS,
+)
+
+_BYZANTINE_COUNT = Experiment(
+    name="byzantine-count",
+    title="FedSECA with more and more Byzantine clients of 16, alike in what they hold (the paper's Figure 5 has 64)",
+    row_name="byzantine",
+    column_name="attack",
+    rows={str(count): {"byzantine": count} for count in (2, 4, 7, 9, 10)},
+    columns=ATTACKS,
+    base={"aggregator": "fedseca", "clients": 16, "partition": "iid"},
+)
+
+_CLIENT_COUNT = Experiment(
+    name="client-count",
+    title="More and more clients, none of them Byzantine, alike in what they hold (the paper's Table 2)",
+    row_name="clients",
+    column_name="aggregator",
+    rows={str(count): {"clients": count} for count in (5, 10, 25, 50, 100, 200)},
+    columns={"fedavg": {"aggregator": "fedavg"}, "fedseca": {"aggregator": "fedseca"}},
+    base={"attack": "none", "byzantine": 0, "partition": "iid"},
+    metric="accuracy",
+    paper={
+        (row["clients"], row["aggregator"]): float(row["accuracy"]) / 100
+        for row in read_table("client_count_cifar10_iid")
+    },
+)
+
+_CONCORDANCE = Experiment(
+    name="concordance",
+    title="The say of every client in FedSECA's election, over the rounds",
+    row_name="aggregator",
+    column_name="attack",
+    rows={"fedseca": _fedseca()},
+    columns=ATTACKS,
+    shows_trust=True,
+)
+
+EXPERIMENTS = {
+    each.name: each for each in (_MAIN, _ABLATION, _SENSITIVITY, _BYZANTINE_COUNT, _CLIENT_COUNT, _CONCORDANCE)
+}
