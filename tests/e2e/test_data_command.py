@@ -1,10 +1,11 @@
 """`fedseca data` as people and programs use it: real processes, made files."""
 
 import json
+import subprocess
 
 import pytest
 
-from tests.e2e.test_command_line import run
+from tests.e2e.test_command_line import run, run_each
 from tests.unit.data_files import make_arrays, make_cifar_png, make_fashion
 
 
@@ -107,10 +108,15 @@ BAD = {
 }
 
 
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory) -> dict[str, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("bad")
+    return run_each({f: (folder, ["data", *arguments, "--data-dir", "."]) for f, (arguments, _) in BAD.items()})
+
+
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, fault):
-    arguments, message = BAD[fault]
-    done = run("data", *arguments, "--data-dir", tmp_path)
+def test_bad_input_is_one_line_and_exit_code_2(refusals, fault):
+    done, message = refusals[fault], BAD[fault][1]
     assert done.returncode == 2
     assert message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
 

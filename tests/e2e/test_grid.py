@@ -12,7 +12,7 @@ import pytest
 
 from fedseca.experiments.store import Store
 from fedseca.federation import simulate
-from tests.e2e.test_command_line import run
+from tests.e2e.test_command_line import run, run_each
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--rounds", 2, "--train-images", 60, "--test-images", 40)
@@ -53,12 +53,18 @@ BAD: dict[str, tuple[list[object], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory) -> dict[str, subprocess.CompletedProcess[str]]:
+    folders = {fault: tmp_path_factory.mktemp("bad") for fault in BAD}
+    done = run_each({f: (folders[f], ["grid", *arguments, "-o", "grid"]) for f, (arguments, _) in BAD.items()})
+    assert not any(list(folder.iterdir()) for folder in folders.values())
+    return done
+
+
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(tmp_path, fault):
-    arguments, message = BAD[fault]
-    done = run("grid", *arguments, "-o", tmp_path / "grid")
+def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(refusals, fault):
+    done, message = refusals[fault], BAD[fault][1]
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
-    assert not (tmp_path / "grid").exists()
 
 
 def test_killed_in_the_middle_of_its_cells_it_goes_on_and_gives_the_same_numbers(tmp_path):

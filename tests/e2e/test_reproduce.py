@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.e2e.test_command_line import run
+from tests.e2e.test_command_line import run, run_each
 
 
 def test_a_table_of_the_paper_beside_ours(tmp_path):
@@ -25,18 +25,19 @@ def test_a_table_of_the_paper_beside_ours(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["mian"], "unknown experiment 'mian'; did you mean 'main'?"),
-        (["main", "--preset", "digit"], "unknown preset 'digit'; did you mean 'digits'?"),
-        (["main", "--seeds", "one"], "--seeds takes whole numbers with commas between them; found 'one'"),
-        (["main", "--rounds", "0"], "scenario: rounds must be integer ≥ 1; found 0"),
-        (["main", "-j", "0"], "jobs must be an integer ≥ 1; found 0"),
-        ([], "Missing argument 'NAME'"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(tmp_path, arguments, message):
-    done = run("reproduce", *arguments, "-o", tmp_path / "out")
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
-    assert not (tmp_path / "out").exists()
+BAD = {
+    "mian": "unknown experiment 'mian'; did you mean 'main'?",
+    "main --preset digit": "unknown preset 'digit'; did you mean 'digits'?",
+    "main --seeds one": "--seeds takes whole numbers with commas between them; found 'one'",
+    "main --rounds 0": "scenario: rounds must be integer ≥ 1; found 0",
+    "main -j 0": "jobs must be an integer ≥ 1; found 0",
+    "": "Missing argument 'NAME'",
+}
+
+
+def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(tmp_path):
+    done = run_each({words: (tmp_path, ["reproduce", *words.split(), "-o", "out"]) for words in BAD})
+    for words, message in BAD.items():
+        told = done[words]
+        assert told.returncode == 2 and message in told.stderr and told.stderr.count("\n") == 1 and told.stdout == ""
+    assert not list(tmp_path.iterdir())

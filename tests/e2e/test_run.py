@@ -13,7 +13,7 @@ import pytest
 
 import fedseca
 from fedseca.federation import read_history
-from tests.e2e.test_command_line import run
+from tests.e2e.test_command_line import run, run_each
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--rounds", 3, "--train-images", 100, "--test-images", 60)
@@ -190,18 +190,25 @@ BAD: dict[str, tuple[list[object], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory) -> dict[str, subprocess.CompletedProcess[str]]:
+    folders = {fault: tmp_path_factory.mktemp("bad") for fault in BAD}
+    cases: dict[str, tuple[Path, list[object]]] = {}
+    for fault, (arguments, _) in BAD.items():
+        for name, content in TOML.items():
+            (folders[fault] / name).write_text(content)
+        images: list[object] = [] if "--train-images" in arguments else ["--train-images", 100]
+        cases[fault] = (folders[fault], ["run", *images, *arguments, "-o", "sub/run"])
+    done = run_each(cases)
+    assert all(sorted(path.name for path in folder.iterdir()) == sorted(TOML) for folder in folders.values())
+    return done
+
+
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(tmp_path, fault, monkeypatch):
-    for name, content in TOML.items():
-        (tmp_path / name).write_text(content)
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    arguments, message = BAD[fault]
-    images = [] if "--train-images" in arguments else ["--train-images", 100]
-    done = run("run", *images, *arguments, "-o", tmp_path / "sub" / "run")
+def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(refusals, fault):
+    done, message = refusals[fault], BAD[fault][1]
     assert done.returncode == 2, done.stdout
     assert message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_folder_of_another_config_is_refused_and_stays(tmp_path):

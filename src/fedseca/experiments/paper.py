@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from importlib import resources
 
-COLLAPSED, SEVERE, NOTICEABLE = 0.17, 0.45, 0.8
+COLLAPSED, SEVERE, NOTICEABLE = 0.19, 0.55, 0.8
 """The paper's colours, as shares of the best score that a table has: red, orange and yellow lie below these."""
 
 
