@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedseca.errors import UnknownName
@@ -15,6 +16,7 @@ from fedseca.experiments.experiment import Experiment, Score
 from fedseca.experiments.outputs import outputs
 from fedseca.experiments.paper import read_table, verdict
 from fedseca.experiments.plots import heat_map, trajectories
+from fedseca.experiments.similarity import Similarity
 from fedseca.experiments.store import Store
 from fedseca.federation import simulate
 
@@ -28,6 +30,7 @@ def test_the_tables_have_the_paper_s_size():
         "byzantine-count": (5, 8),
         "client-count": (6, 2),
         "concordance": (1, 8),
+        "similarity": (1, 1),
     }
     assert EXPERIMENTS["main"].paper["fedseca", "minmax"] > 0.5 > EXPERIMENTS["main"].paper["krum", "alie"]
     for each in EXPERIMENTS.values():
@@ -128,6 +131,36 @@ def test_trust_over_the_rounds(tmp_path):
     assert [row["byzantine"] for row in rows[:5]] == ["False"] * 3 + ["True"] * 2
     picture = np.asarray(Image.open(io.BytesIO(files["concordance.png"])).convert("RGB")).astype(int)
     assert (picture[..., 0] - picture[..., 1] > 80).any() and (picture[..., 1] - picture[..., 0] > 60).any()
+
+
+def test_similarity_by_hand():
+    honest, byzantine = torch.tensor([1.0, -2.0, 3.0, 0.0]), torch.tensor([-2.0, 4.0, 1.0, 5.0])
+    found = Similarity("mine", honest, byzantine).measures()
+    assert found["norm_honest"] == pytest.approx(14**0.5) and found["norm_byzantine"] == pytest.approx(46**0.5)
+    assert found["cosine"] == pytest.approx((-2 - 8 + 3) / (14 * 46) ** 0.5)
+    assert found["pearson"] == pytest.approx(np.corrcoef(honest, byzantine)[0, 1])
+    # Six pairs of coordinates: one is ordered alike, five are not.
+    h, b = honest.tolist(), byzantine.tolist()
+    order = [np.sign((h[i] - h[j]) * (b[i] - b[j])) for i in range(4) for j in range(i)]
+    assert found["kendall"] == pytest.approx(sum(order) / 6)
+    assert found["concordance"] == pytest.approx((-1 - 1 + 1 + 0) / 4)
+
+
+def test_similarity_of_real_updates(tmp_path):
+    experiment = dataclasses.replace(EXPERIMENTS["similarity"], base={**TINY.base, "rounds": 1})
+    store, cells = Store(tmp_path), experiment.cells()
+    run = cells[0].scenarios[0]
+    simulate(run, folder=store.folder(run))
+    files = outputs(experiment, cells, experiment.scores(cells, store), store)
+    rows = {row["attack"]: row for row in csv.DictReader(files["similarity.csv"].decode().splitlines())}
+    assert rows.keys() == {"alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax"}
+    assert float(rows["ipm"]["cosine"]) == pytest.approx(-1, abs=1e-4)
+    assert float(rows["scaling"]["norm_byzantine"]) == pytest.approx(
+        10 * float(rows["scaling"]["norm_honest"]), rel=1e-3
+    )
+    assert float(rows["fang"]["concordance"]) < -0.7 < 0.3 < float(rows["mimic"]["concordance"])
+    assert len({row["norm_honest"] for row in rows.values()}) == 1  # the same honest updates in each
+    assert files["similarity.png"][:4] == b"\x89PNG"
 
 
 def test_the_heat_map_shows_collapse_in_red():

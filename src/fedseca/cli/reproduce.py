@@ -65,7 +65,7 @@ def reproduce(
     with interruptible(folder), live_grid(len(runs), store) as show_progress:
         progress = run_grid(runs, store, workers, data_dir=data_dir, threads=threads, on_change=show_progress)
     scores = experiment.scores(cells, store)
-    files = outputs(experiment, cells, scores, store)
+    files = outputs(experiment, cells, scores, store, data_dir)
     for file, content in files.items():
         write_atomically(folder / file, content)
     if as_json:

@@ -108,9 +108,21 @@ _CONCORDANCE = Experiment(
     column_name="attack",
     rows={"fedseca": _fedseca()},
     columns=ATTACKS,
-    shows_trust=True,
+    shows="trust",
+)
+
+_SIMILARITY = Experiment(
+    name="similarity",
+    title="Honest and Byzantine updates side by side, after five rounds without attack (the paper's Figure 1)",
+    row_name="aggregator",
+    column_name="attack",
+    rows={"fedavg": {"aggregator": "fedavg"}},
+    columns={"none": {"attack": "none"}},
+    base={"rounds": 5},
+    shows="similarity",
 )
 
 EXPERIMENTS = {
-    each.name: each for each in (_MAIN, _ABLATION, _SENSITIVITY, _BYZANTINE_COUNT, _CLIENT_COUNT, _CONCORDANCE)
+    each.name: each
+    for each in (_MAIN, _ABLATION, _SENSITIVITY, _BYZANTINE_COUNT, _CLIENT_COUNT, _CONCORDANCE, _SIMILARITY)
 }

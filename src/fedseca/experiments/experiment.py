@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from fedseca.declare import unknown
 from fedseca.errors import UnknownName
@@ -71,8 +71,8 @@ class Experiment:
     base: Changes = field(default_factory=dict)
     """What all its runs have in common, over the preset."""
     metric: str = "f1"
-    shows_trust: bool = False
-    """Its picture is the trust in every client over the rounds, not the table."""
+    shows: Literal["table", "trust", "similarity"] = "table"
+    """Its picture: the table, the trust in every client over the rounds, or how alike updates look after its runs."""
     paper: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def cells(self, preset: str = "digits", seeds: Sequence[int] = (0,), changes: Changes | None = None) -> list[Cell]:

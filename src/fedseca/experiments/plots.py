@@ -9,6 +9,7 @@ from typing import Any
 from fedseca.errors import MissingDependency
 from fedseca.experiments.experiment import Cell, Experiment, Score
 from fedseca.experiments.paper import verdict
+from fedseca.experiments.similarity import Similarity
 from fedseca.experiments.store import Store
 
 _COLOURS = {"collapsed": "#d94d4d", "severe": "#ffa600", "noticeable": "#fff2b3", "fine": "#ffffff"}
@@ -111,3 +112,28 @@ def trust(experiment: Experiment, lines: Sequence[Mapping[str, Any]]) -> bytes:
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     figure.supylabel("trust ρ", fontsize=8)
     return _png(figure)
+
+
+def distributions(experiment: Experiment, found: Sequence[Similarity]) -> bytes:
+    """A PNG: a panel for each attack, the values of the honest mean green and of a Byzantine update red."""
+    figure = _figure(12.0, 2.3 * -(-len(found) // 4) + 0.8)
+    figure.suptitle(experiment.title, fontsize=10)
+    panels = figure.subplots(-(-len(found) // 4), 4, squeeze=False).ravel()
+    for panel, each in zip(panels, found, strict=False):
+        values = each.measures()
+        # What most of the honest values lie in; a Byzantine value beyond it is counted at its edge.
+        edge = 4 * float(each.honest.std())
+        for vector, colour in ((each.honest, "#2e8b57"), (each.byzantine, "#c0392b")):
+            panel.hist(
+                vector.clamp(-edge, edge).numpy(), bins=61, range=(-edge, edge), color=colour, alpha=0.5, log=True
+            )
+        lengths = f"‖h‖ {values['norm_honest']:.2f}  ‖b‖ {values['norm_byzantine']:.2f}"
+        alike = "  ".join(f"{short} {values[name]:+.2f}" for short, name in _MEASURES.items())
+        panel.set_title(f"{each.attack}\n{lengths}\n{alike}", fontsize=7)
+        panel.tick_params(labelsize=6)
+    for panel in panels[len(found) :]:
+        panel.set_visible(False)
+    return _png(figure)
+
+
+_MEASURES = {"cos": "cosine", "r": "pearson", "τ": "kendall", "ω": "concordance"}

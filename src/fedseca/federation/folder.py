@@ -231,6 +231,17 @@ def read_history(path: str | Path) -> History:
     return history
 
 
+def read_model(path: str | Path) -> dict[str, Tensor]:
+    """The global model of a run's last checkpoint."""
+    checkpoint = Path(path) / CHECKPOINT
+    try:
+        with safe_open(checkpoint, "pt") as file:
+            names = [key for key in file.keys() if key.startswith("model/")]  # noqa: SIM118 (not a mapping)
+            return {name.removeprefix("model/"): file.get_tensor(name).clone() for name in names}
+    except (OSError, SafetensorError) as problem:
+        raise InputError(f"{checkpoint}: cannot be read ({problem})") from None
+
+
 def _line(record: Record) -> bytes:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
