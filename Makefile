@@ -1,9 +1,9 @@
-# make run · make test · make check · make install · make clean
+# make run · make test · make test-browser · make check · make install · make clean
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install run test check format clean
+.PHONY: install run test test-browser check format clean
 
 install: $(INSTALLED)
 
@@ -18,6 +18,11 @@ run: install
 
 test: install
 	$(BIN)/python -m pytest -n 2
+
+# The report's page in a real browser, Debian's chromium.
+test-browser: install
+	command -v chromium > /dev/null || apt-get install -y -qq chromium
+	$(BIN)/python -m pytest tests/browser
 
 check: install
 	$(BIN)/ruff check .

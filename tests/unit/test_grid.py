@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.experiments.grid import Axis, place, scenarios
@@ -15,6 +18,7 @@ from fedseca.experiments.runner import run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes, Task
 from fedseca.federation import Scenario, simulate
+from fedseca.federation.folder import RunFolder
 
 SMALL: dict[str, Any] = {"rounds": 2, "train_images": 60, "test_images": 40}
 
@@ -106,32 +110,93 @@ def test_a_cell_that_fails_is_written_down_and_stops_no_other(tmp_path):
 
 
 class _KillsItself(Processes):
-    """Processes of which one is shot."""
+    """Processes of which one is shot in the middle of its rounds."""
 
     def start(self, name: str, task: Task) -> None:
         super().start(name, task)
         if task.scenario["seed"] == 1:
             process, _ = self._running[name]
-            time.sleep(0.05)
+            deadline = time.monotonic() + 60
+            while not (Path(task.folder) / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+                time.sleep(0.002)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
 
 
 def test_a_process_that_is_killed_is_a_cell_that_failed_and_goes_on_next_time(tmp_path):
     store = Store(tmp_path / "grid")
-    cells = scenarios(SMALL, [Axis("seed", (0, 1, 2))])
+    cells = scenarios({**SMALL, "rounds": 60}, [Axis("seed", (0, 1))])
     progress = run_grid(cells, store, _KillsItself(2))
     assert [cell.seed for cell in progress.failed] == [1]
     assert store.error(cells[1])["error"] == "its process ended with signal 9"
+    begun = store.history(cells[1]).rounds[:5]
     progress = run_grid(cells, store, Processes(2))
     assert not progress.failed and not store.error_file(cells[1]).exists()
-    assert store.history(cells[1]).f1 == simulate(cells[1]).f1
+    found = store.history(cells[1])
+    assert found.f1 == simulate(cells[1]).f1
+    assert found.rounds[:5] == begun  # with the same seconds: these were not played again
+
+
+def test_other_data_of_the_same_name_is_refused(tmp_path):
+    store = Store(tmp_path / "grid")
+    for name, seed in (("a", 0), ("b", 1)):
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.randint(256, (30, 1, 8, 8), dtype=torch.uint8, generator=generator)
+        labels = torch.arange(30) % 3
+        arrays = {"train_images": images, "train_labels": labels, "test_images": images.clone()}
+        (tmp_path / name).mkdir()
+        save_file({**arrays, "test_labels": labels.clone()}, tmp_path / name / "arrays.safetensors")
+    cells = [Scenario(dataset="arrays", rounds=1)]
+    assert not run_grid(cells, store, Processes(1), data_dir=tmp_path / "a").failed
+    with pytest.raises(InputError, match="holds runs on other data named arrays; choose a new folder"):
+        run_grid(cells, store, Processes(1), data_dir=tmp_path / "b")
+
+
+def test_what_all_cells_would_stumble_over_is_said_once_and_nothing_is_written(tmp_path):
+    cells = scenarios(SMALL, [Axis("seed", (0, 1))])
+    (tmp_path / "thesis.tex").write_text("all of it")
+    for store, options, message in (
+        (Store(tmp_path / "new"), {"threads": 0}, "threads must be an integer ≥ 1; found 0"),
+        (Store(tmp_path / "new"), {"data_dir": tmp_path / "nowhere"}, "no such folder"),
+        (Store(tmp_path), {}, r"holds other files \(thesis.tex\) and no grid"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run_grid(cells, store, Processes(1), **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_table_of_the_base_stays_where_its_name_is_varied():
+    base = {**SMALL, "attack": {"name": "ipm", "strength": 7.0}, "aggregator": {"sparsity": 0.5}}
+    cells = scenarios(base, [Axis("attack", ("ipm", "none")), Axis("aggregator.momentum", ("0.1",))])
+    assert cells[0].attack.strength == 7.0 and cells[1].attack.name == "none"
+    assert all((cell.aggregator.sparsity, cell.aggregator.momentum) == (0.5, 0.1) for cell in cells)
+
+
+def test_a_cell_that_another_grid_runs_is_waited_for(tmp_path):
+    store = Store(tmp_path / "grid")
+    (cell,) = cells = scenarios(SMALL)
+    store.plan(cells)
+    folder = RunFolder(store.folder(cell), cell, cell.dataset.load().fingerprint(), resume=False, overwrite=False)
+    threading.Timer(2.0, folder.close).start()
+    progress = run_grid(cells, store, Processes(1))
+    assert not progress.failed and store.history(cell).f1 == simulate(cell).f1
+
+
+def test_plans_made_at_once_lose_nothing(tmp_path):
+    cells = scenarios(SMALL, [Axis("seed", tuple(range(12)))])
+    threads = [threading.Thread(target=Store(tmp_path / "grid").plan, args=([cell],)) for cell in cells]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {cell.seed for cell in Store(tmp_path / "grid").cells()} == set(range(12))
 
 
 def test_a_broken_plan_is_one_line(tmp_path):
-    (tmp_path / "grid.json").write_text("{")
-    with pytest.raises(InputError, match=r"grid.json: cannot be read"):
-        Store(tmp_path).cells()
+    for content in ("{", '{"cells": 5}', '{"cells": [5]}', '{"cells": [{"rounds": "x"}]}', "[" * 100_000):
+        (tmp_path / "grid.json").write_text(content)
+        with pytest.raises(InputError, match=r"grid.json: cannot be read"):
+            Store(tmp_path).cells()
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file; a grid is a folder"):
         Store(tmp_path / "file").plan([])

@@ -18,6 +18,7 @@ from fedseca.cli.data import data_app
 from fedseca.cli.demo import demo
 from fedseca.cli.grid import grid
 from fedseca.cli.list import list_all
+from fedseca.cli.report import report
 from fedseca.cli.reproduce import reproduce
 from fedseca.cli.run import run
 from fedseca.errors import FedsecaError, printable
@@ -60,6 +61,7 @@ for _name, _command in (
     ("run", run),
     ("grid", grid),
     ("reproduce", reproduce),
+    ("report", report),
     ("demo", demo),
     ("aggregate", aggregate),
     ("list", list_all),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import score, wide_console
 from fedseca.errors import InputError, printable
 from fedseca.experiments.grid import Axis, place, scenarios
-from fedseca.experiments.runner import Progress, run_grid
+from fedseca.experiments.runner import Progress, check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes, RayCluster, Workers
 from fedseca.federation import Scenario
@@ -66,9 +67,8 @@ def grid(
     base = {} if config is None else read_config(config)
     axes = make_axes(base, options, vary or [])
     cells = scenarios(base, axes)
-    if threads < 1:
-        raise InputError(f"threads must be an integer ≥ 1; found {threads}")
     store = Store(output)
+    check(cells, store, data_dir, threads)
     workers: Workers = (
         RayCluster(ray, threads) if ray is not None else Processes((os.cpu_count() or 1) if jobs is None else jobs)
     )
@@ -81,7 +81,7 @@ def grid(
     if as_json:
         typer.echo(json.dumps(_report(progress, store, output), indent=2, ensure_ascii=False))
     else:
-        _show(wide_console(), cells, progress, store, output)
+        _show(wide_console(), cells, axes, progress, store, output)
     if progress.failed:
         raise typer.Exit(1)
 
@@ -89,8 +89,9 @@ def grid(
 def make_axes(base: Mapping[str, Any], options: Mapping[str, str | None], vary: Sequence[str]) -> list[Axis]:
     """What is varied: the options with their values, then what `--vary` names."""
     axes = [Axis(name, _values(text)) for name, text in options.items() if text is not None]
-    for setting in vary:
-        name, text = split_setting(setting, "NAME=V1,V2,…", option="--vary")
+    named = [split_setting(setting, "NAME=V1,V2,…", option="--vary") for setting in vary]
+    # Rules and attacks first: where a hyperparameter belongs depends on them.
+    for name, text in sorted(named, key=lambda pair: pair[0] not in Scenario.hyperparameters()):
         axes.append(Axis(place(name, base, axes), _values(text)))
     names = [axis.name for axis in axes]
     for name in names:
@@ -108,7 +109,12 @@ def _values(text: str) -> tuple[str, ...]:
 
 @contextmanager
 def interruptible(output: Path) -> Iterator[None]:
-    """Ctrl-C ends the grid, not its folder."""
+    """Ctrl-C and a polite kill end the grid, not its folder."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
     try:
         yield
     except KeyboardInterrupt:
@@ -158,13 +164,21 @@ def _clock(seconds: float) -> str:
 def _report(progress: Progress, store: Store, output: Path) -> dict[str, Any]:
     return {
         "folder": str(output),
-        "done": [store.history(cell).result() | {"folder": str(store.folder(cell))} for cell in progress.done],
-        "failed": [{"id": cell.id, **store.error(cell)} for cell in progress.failed],
+        "done": [
+            {**store.history(cell).result(), "folder": str(store.folder(cell)), "scenario": cell.values()}
+            for cell in progress.done
+        ],
+        "failed": [{"id": cell.id, **store.error(cell), "scenario": cell.values()} for cell in progress.failed],
     }
 
 
-def _show(console: Console, cells: list[Scenario], progress: Progress, store: Store, output: Path) -> None:
-    console.print(score_table(progress.done, store))
+def _show(
+    console: Console, cells: list[Scenario], axes: list[Axis], progress: Progress, store: Store, output: Path
+) -> None:
+    if progress.done:
+        console.print("F1, mean over the seeds", style="italic")
+        done_ids = {cell.id for cell in progress.done}  # in the order in which they ended
+        console.print(score_table([cell for cell in cells if cell.id in done_ids], axes, store))
     for cell in progress.failed:
         console.print(
             Text(f"{cell.title} failed: {printable(store.error(cell)['error'])}", style="red"), soft_wrap=True
@@ -173,18 +187,29 @@ def _show(console: Console, cells: list[Scenario], progress: Progress, store: St
     console.print(Text(f"{done}, written to {printable(str(output))}"), soft_wrap=True)
 
 
-def score_table(cells: Sequence[Scenario], store: Store) -> Table:
-    """Rules × attacks: the F1 of the last five rounds, the mean over whatever else is varied."""
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def score_table(cells: Sequence[Scenario], axes: Sequence[Axis], store: Store) -> Table:
+    """Rules and whatever else is varied × attacks: the F1 of the last five rounds, the mean over the seeds."""
+    varied = [axis.name for axis in axes if len(axis.values) > 1 and axis.name not in ("aggregator", "attack", "seed")]
+    scores: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        scores[cell.aggregator.name][cell.attack.name].append(store.history(cell).f1_last5)
+        row = (cell.aggregator.name, *(_value(cell, name) for name in varied))
+        scores[row][cell.attack.name].append(store.history(cell).f1_last5)
     attacks = list(dict.fromkeys(cell.attack.name for cell in cells))
-    table = Table(title="F1, mean over all else that is varied", title_justify="left")
-    table.add_column("rule", style="bold")
+    table = Table()
+    for heading in ("rule", *varied):
+        table.add_column(heading, style="bold" if heading == "rule" else None)
     for attack in attacks:
         table.add_column(attack, justify="right")
-    for rule, by_attack in scores.items():
-        table.add_row(
-            rule, *(score(fmean(by_attack[attack])) if by_attack[attack] else Text("–") for attack in attacks)
-        )
+    for row, by_attack in scores.items():
+        means = (score(fmean(by_attack[attack])) if by_attack[attack] else Text("–") for attack in attacks)
+        table.add_row(*map(Text, row), *means)
     return table
+
+
+def _value(cell: Scenario, place: str) -> str:
+    """What a cell has at a place that is varied: `aggregator.sparsity`."""
+    part, _, name = place.partition(".")
+    value = getattr(cell, part)
+    if not name:
+        return str(getattr(value, "name", value))
+    return str(getattr(value, name, "–"))

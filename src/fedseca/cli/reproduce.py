@@ -20,7 +20,8 @@ from fedseca.experiments.catalogue import EXPERIMENTS
 from fedseca.experiments.experiment import PRESETS, Experiment, Score
 from fedseca.experiments.outputs import outputs
 from fedseca.experiments.paper import verdict
-from fedseca.experiments.runner import run_grid
+from fedseca.experiments.plots import require_matplotlib
+from fedseca.experiments.runner import check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes
 from fedseca.files import write_atomically
@@ -61,6 +62,8 @@ def reproduce(
     runs = experiment.runs(cells)
     folder = output or Path("runs") / f"{name}-{preset}"
     store = Store(folder)
+    check(runs, store, data_dir, threads)
+    require_matplotlib()
     workers = Processes((os.cpu_count() or 1) if jobs is None else jobs)
     with interruptible(folder), live_grid(len(runs), store) as show_progress:
         progress = run_grid(runs, store, workers, data_dir=data_dir, threads=threads, on_change=show_progress)

@@ -44,18 +44,21 @@ def _put(values: dict[str, Any], place: str, value: Any) -> None:
     field = Scenario.declared(part)
     if not name:
         read = isinstance(value, str) and field.registry is None
-        values[part] = field.parse(value) if read else value
+        stays = field.registry is not None and part in values and _table(part, values[part])["name"] == value
+        if not stays:  # the base's table of the same name stays
+            values[part] = field.parse(value) if read else value
         return
-    table = _table(values.get(part, field.default))
+    table = _table(part, values.get(part, field.default))
     declared = _registry(part)[table["name"]].hyperparameters().get(name)
     if declared is not None:
         values[part] = {**table, name: declared.parse(value) if isinstance(value, str) else value}
 
 
-def _table(part: Any) -> dict[str, Any]:
-    if isinstance(part, Declared):
-        return part.describe()
-    return dict(part) if isinstance(part, Mapping) else {"name": part}
+def _table(part: str, value: Any) -> dict[str, Any]:
+    """A part as its name and hyperparameters; without a name, of the default."""
+    if isinstance(value, Declared):
+        return value.describe()
+    return {"name": Scenario.declared(part).default, **value} if isinstance(value, Mapping) else {"name": value}
 
 
 def _registry(part: str) -> Registry[Any]:
@@ -94,4 +97,4 @@ def _chosen(part: str, base: Mapping[str, Any], axes: Sequence[Axis]) -> list[ty
     """The rules (attacks …) that stand in the grid."""
     varied = [value for axis in axes if axis.name == part for value in axis.values]
     default = base.get(part, Scenario.declared(part).default)
-    return [_registry(part)[_table(value)["name"]] for value in varied or [default]]
+    return [_registry(part)[_table(part, value)["name"]] for value in varied or [default]]

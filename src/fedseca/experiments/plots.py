@@ -16,12 +16,17 @@ _COLOURS = {"collapsed": "#d94d4d", "severe": "#ffa600", "noticeable": "#fff2b3"
 """The paper's."""
 
 
-def _figure(width: float, height: float) -> Any:
+def require_matplotlib() -> Any:
+    """Its figures; better asked for before hours of runs than after."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingDependency("pictures need matplotlib: pip install 'fedseca[plots]'") from None
-    return Figure(figsize=(width, height), dpi=120, layout="constrained")
+    return Figure
+
+
+def _figure(width: float, height: float) -> Any:
+    return require_matplotlib()(figsize=(width, height), dpi=120, layout="constrained")
 
 
 def _png(figure: Any) -> bytes:
@@ -55,6 +60,13 @@ def heat_map(experiment: Experiment, scores: Sequence[Score]) -> bytes:
     return _png(figure)
 
 
+def _legend(figure: Any, panels: Any, columns: int) -> None:
+    """One for all panels: a line may be missing in some."""
+    named = (zip(*panel.get_legend_handles_labels(), strict=True) for panel in panels)
+    found = {label: handle for pairs in named for handle, label in pairs}
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+
+
 def _square(x: float, y: float, colour: str) -> Any:
     from matplotlib.patches import Rectangle
 
@@ -82,8 +94,7 @@ def trajectories(experiment: Experiment, cells: Sequence[Cell], store: Store) ->
                 panel.plot(range(1, len(values) + 1), values, color=f"C{index}", linewidth=1, label=column)
     for panel in panels[len(rows) :]:
         panel.set_visible(False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(columns), fontsize=8, frameon=False)
+    _legend(figure, panels, len(columns))
     figure.supylabel(experiment.metric, fontsize=8)
     return _png(figure)
 
@@ -106,10 +117,7 @@ def trust(experiment: Experiment, lines: Sequence[Mapping[str, Any]]) -> bytes:
         for (_, byzantine), course in courses.items():
             colour, label = ("#c0392b", "Byzantine") if byzantine else ("#2e8b57", "honest")
             panel.plot(*zip(*course, strict=True), color=colour, linewidth=1, alpha=0.7, label=label)
-    found = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    _legend(figure, panels, 2)
     figure.supylabel("trust ρ", fontsize=8)
     return _png(figure)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedseca.errors import InputError
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Task, Workers
 from fedseca.federation import Scenario
@@ -37,10 +38,13 @@ def run_grid(
     `on_change` is called about twice a second.
     """
     cells = list(cells)
-    store.plan(cells)
-    progress = Progress(deque(cell for cell in cells if store.state(cell) != "done"))
-    progress.done = [cell for cell in cells if store.state(cell) == "done"]
     try:
+        check(cells, store, data_dir, threads)
+        store.plan(cells)
+        progress = Progress(deque(cell for cell in cells if store.state(cell) != "done"))
+        progress.done = [cell for cell in cells if store.state(cell) == "done"]
+        for cell in progress.done:
+            store.error_file(cell).unlink(missing_ok=True)
         while progress.waiting or progress.running:
             while progress.waiting and len(progress.running) < workers.jobs:
                 cell = progress.waiting.popleft()
@@ -54,6 +58,22 @@ def run_grid(
     finally:
         workers.close()
     return progress
+
+
+def check(cells: Sequence[Scenario], store: Store, data_dir: str | Path | None, threads: int) -> None:
+    """Whether the grid can be run: what all its cells would stumble over is said once, before anything is written."""
+    if threads < 1:
+        raise InputError(f"threads must be an integer ≥ 1; found {threads}")
+    store.check_usable()
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise InputError(f"data folder {data_dir}: no such folder")
+    fingerprints: dict[str, str] = {}
+    for cell in cells:
+        if cell.dataset.name not in fingerprints:
+            loaded = cell.dataset.load(None if data_dir is None else Path(data_dir))
+            fingerprints[cell.dataset.name] = loaded.fingerprint()
+        if store.data_of(cell) not in (None, fingerprints[cell.dataset.name]):
+            raise InputError(f"{store.path}: holds runs on other data named {cell.dataset.name}; choose a new folder")
 
 
 def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: int, plugins: Sequence[str]) -> Task:

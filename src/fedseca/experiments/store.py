@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from fedseca.errors import InputError
+from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.federation import History, Scenario, read_history
-from fedseca.federation.folder import LINES, RESULT
-from fedseca.files import write_atomically
+from fedseca.federation.folder import CONFIG, LINES, RESULT
+from fedseca.files import locked, write_atomically
 
 State = Literal["done", "failed", "waiting"]
 _PLAN = "grid.json"
@@ -24,22 +24,42 @@ class Store:
 
     def plan(self, cells: Iterable[Scenario]) -> None:
         """Write down which cells there are, beside those of earlier calls."""
+        self.check_usable()
+        self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path / ".lock"):  # two grids may be started at once
+            known = {json.dumps(values, sort_keys=True): values for values in self._planned()}
+            known |= {json.dumps(cell.values(), sort_keys=True): cell.values() for cell in cells}
+            content = json.dumps({"cells": list(known.values())}, indent=1, ensure_ascii=False)
+            write_atomically(self.path / _PLAN, content.encode())
+
+    def check_usable(self) -> None:
+        """Whether a grid may be written there; changes nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; a grid is a folder")
-        self.path.mkdir(parents=True, exist_ok=True)
-        known = {cell.id: cell for cell in (*self.cells(), *cells)}
-        content = json.dumps({"cells": [cell.values() for cell in known.values()]}, indent=1, ensure_ascii=False)
-        write_atomically(self.path / _PLAN, content.encode())
+        if not self.path.exists() or (self.path / _PLAN).exists():
+            self._planned()
+            return
+        strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        if strangers:
+            raise InputError(f"{self.path}: holds other files ({strangers[0]}) and no grid; choose a new folder")
 
-    def cells(self) -> list[Scenario]:
-        """All that were ever planned here."""
+    def _planned(self) -> list[dict[str, Any]]:
         try:
-            planned = json.loads((self.path / _PLAN).read_text())["cells"]
+            planned = json.loads((self.path / _PLAN).read_text(encoding="utf-8"))["cells"]
+            if not isinstance(planned, list) or not all(isinstance(values, dict) for values in planned):
+                raise TypeError("it lists no cells")
+            return planned
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise InputError(f"{self.path / _PLAN}: cannot be read ({problem!r}); choose another folder") from None
-        return [Scenario.of(values) for values in planned]
+
+    def cells(self) -> list[Scenario]:
+        """All that were ever planned here."""
+        try:
+            return [Scenario.of(values) for values in self._planned()]
+        except (ParameterError, UnknownName, TypeError) as problem:
+            raise InputError(f"{self.path / _PLAN}: cannot be read ({problem}); is a plugin missing?") from None
 
     def folder(self, cell: Scenario) -> Path:
         return self.path / "runs" / cell.title
@@ -48,9 +68,17 @@ class Store:
         return self.path / "errors" / f"{cell.title}.json"
 
     def state(self, cell: Scenario) -> State:
-        if (self.folder(cell) / RESULT).exists():
+        if (self.folder(cell) / RESULT).exists() and self.rounds(cell) == cell.rounds:
             return "done"
         return "failed" if self.error_file(cell).exists() else "waiting"
+
+    def data_of(self, cell: Scenario) -> str | None:
+        """The fingerprint of the data that a cell was run on; None if it was not begun."""
+        try:
+            found = json.loads((self.folder(cell) / CONFIG).read_text(encoding="utf-8"))["data"]
+            return str(found)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def rounds(self, cell: Scenario) -> int:
         """How many rounds are written down."""

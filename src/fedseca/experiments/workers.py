@@ -6,7 +6,9 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Iterable
@@ -16,12 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedseca.errors import FolderBusy, InputError, MissingDependency
-from fedseca.federation import History, Scenario, simulate
+from fedseca.federation import Scenario, simulate
 from fedseca.files import write_atomically
 from fedseca.plugins import load_plugin
-
-_PATIENCE = 60.0
-"""Seconds to wait for a run that another process is writing: one whose grid was killed ends after its round."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +37,18 @@ class Task:
 
 def run_task(task: Task) -> None:
     """Run a cell to its end, or go on with it. What goes wrong is written down, not raised."""
-    for plugin in task.plugins:
-        load_plugin(plugin)
+    _end_with_the_parent()
     error_file = Path(task.error_file)
-    error_file.unlink(missing_ok=True)
     try:
+        error_file.unlink(missing_ok=True)
+        for plugin in task.plugins:
+            load_plugin(plugin)
         _simulate(task)
     except Exception as problem:  # whatever a cell does, the grid goes on
         record_failure(error_file, f"{type(problem).__name__}: {problem}", traceback.format_exc())
 
 
 def _simulate(task: Task) -> None:
-    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             simulate(
@@ -58,19 +57,24 @@ def _simulate(task: Task) -> None:
                 resume=True,
                 data_dir=task.data_dir,
                 threads=task.threads,
-                on_round=_stop_when_orphaned,
             )
             return
-        except FolderBusy:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+        except FolderBusy:  # another grid runs this cell: what it finds is what would be found here
+            time.sleep(0.5)
 
 
-def _stop_when_orphaned(history: History) -> None:
+def _end_with_the_parent() -> None:
+    """A cell whose grid is gone ends at once, which its folder survives; Ctrl-C is for the grid to hear."""
     parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():
-        raise SystemExit(1)
+    if parent is None:  # on Ray, or in the grid itself
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def record_failure(error_file: Path, error: str, trace: str = "") -> None:
@@ -106,6 +110,7 @@ class Processes:
         self._context: Any = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
         if os.name == "posix":
             self._context.set_forkserver_preload(["fedseca.experiments.preload"])
+            _start_forkserver()
         self._running: dict[str, tuple[BaseProcess, Task]] = {}
 
     def start(self, name: str, task: Task) -> None:
@@ -133,6 +138,19 @@ class Processes:
         self._running.clear()
 
 
+def _start_forkserver() -> None:
+    """It imports for seconds, and would answer Ctrl-C with a traceback: it inherits that the signal is ignored."""
+    from multiprocessing import forkserver
+
+    if threading.current_thread() is not threading.main_thread():
+        return
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, heard)
+
+
 class RayCluster:
     """Tasks on a Ray cluster; its machines must see the same folder and have fedseca installed."""
 
@@ -150,7 +168,11 @@ class RayCluster:
         except (ConnectionError, ValueError, RuntimeError) as problem:
             reason = str(problem).strip().partition("\n")[0]
             raise InputError(f"no Ray cluster at {address!r}: {reason}") from None
-        self.jobs = max(1, int(self._ray.cluster_resources().get("CPU", 1)) // threads)
+        cores = [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
+        self.jobs = sum(count // threads for count in cores)
+        if self.jobs == 0:
+            self._ray.shutdown()
+            raise InputError(f"threads={threads}, but no machine of the cluster has more than {max(cores)} cores")
         self._run = ray.remote(num_cpus=threads, max_retries=0)(run_task)
         self._running: dict[Any, tuple[str, Task]] = {}
 
@@ -177,9 +199,11 @@ class RayCluster:
 
 def _check_reachable(address: str) -> None:
     """Ray itself waits for minutes for a cluster that is not there."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():
+    if address in ("local", "auto"):
         return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"--ray takes HOST:PORT, ray://HOST:PORT, auto or local; found {address!r}")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, OverflowError) as problem:

@@ -1,6 +1,7 @@
 """The page of a report in a real browser."""
 
 import csv
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ class Visit:
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
+        self._meter = self.page.context.new_cdp_session(self.page)
+        self._meter.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.page.goto(file.as_uri())
         self.page.wait_for_selector("html[data-drawn]")
 
@@ -58,6 +61,11 @@ class Visit:
     def when(self, mark: str) -> float:
         """Seconds from the start of loading."""
         return float(self.page.evaluate(f"performance.getEntriesByName('{mark}')[0].startTime")) / 1000
+
+    def work(self) -> float:
+        """Seconds that the page has kept its core busy, however busy the machine is."""
+        metrics = self._meter.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
     def close(self) -> None:
         """No complaint, and nothing asked for but the file."""
@@ -159,12 +167,12 @@ def test_the_colours_say_what_collapsed(few):
     }
     by_cell = {str(label).partition(":")[0]: kind for label, kind in kinds.items()}
     assert by_cell == {
-        "fedavg under alie": "held",
+        "fedavg under alie": "fine",
         "fedavg under ipm": "collapsed",
-        "fedseca under alie": "held",
-        "fedseca under ipm": "held",
+        "fedseca under alie": "fine",
+        "fedseca under ipm": "fine",
         "krum under alie": "severe",
-        "krum under ipm": "held",
+        "krum under ipm": "fine",
     }
     assert any("3 runs, some unfinished" in str(label) for label in kinds)
 
@@ -239,15 +247,15 @@ def test_hostile_text_is_shown_as_text(browser, pages):
 
 def test_ninety_six_runs_open_in_two_seconds(browser, pages):
     assert pages["many"].stat().st_size < 8e6
-    ready, drawn = [], []
+    ready, work = [], []
     for _ in range(3):
         visit = Visit(browser, pages["many"])
         assert visit.texts("#shown") == ["96 of 96 runs chosen"]
         ready.append(visit.when("ready"))
-        drawn.append(visit.when("drawn"))
+        work.append(visit.work())
         visit.close()
     assert min(ready) < 2  # can be read and used
-    assert min(drawn) < 6  # the plots too; about one second on two cores that have nothing else to do
+    assert min(work) < 4  # the plots too, most of it Plotly's own start
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -271,7 +279,9 @@ def test_the_colours_follow_the_system_while_the_page_is_open(browser, pages):
     ink = "document.querySelector('#run .plot').layout.font.color"
     light = visit.page.evaluate(ink)
     visit.page.emulate_media(color_scheme="dark")
-    visit.page.wait_for_function(f"{ink} !== '{light}'")
+    deadline = time.monotonic() + 10
+    while visit.page.evaluate(ink) == light:
+        assert time.monotonic() < deadline
     visit.close()
 
 

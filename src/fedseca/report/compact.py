@@ -1,0 +1,165 @@
+"""One run as columns of short numbers: what the page draws, in few bytes.
+
+The lines of a run folder may quote clients, so nothing in them is taken for what it should be: a value that is no
+number becomes a gap, a text is cut and made printable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fedseca.errors import printable
+from fedseca.federation import History, Scenario
+from fedseca.federation.history import Record
+
+LONGEST = 300
+"""Characters of a text that is shown."""
+_MOST_COLUMNS = 12
+_MOST_REASONS = 10
+_FIRST = ("rho", "weight", "adopted", "norm", "clip_factor")
+_MATRIX = "concordance"
+_STATUS = {"absent": "-", "rejected": "r", "suspected": "s", "admitted": "a"}
+
+
+def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The run for the page; `result` is None if it is not finished."""
+    scenario, rounds = history.scenario, history.rounds
+    table = _by_round(history)
+    return {
+        "id": scenario.id,
+        "finished": result is not None,
+        "version": _version(result),
+        "config": flat(scenario),
+        "score": number(history.f1_last5),
+        "rounds": len(rounds),
+        "f1": [number(record["f1"]) for record in rounds],
+        "accuracy": [number(record["accuracy"]) for record in rounds],
+        "loss": [number(record["loss"]) for record in rounds],
+        "void": [[record["round"], text(record["void"])] for record in rounds if record["void"] is not None],
+        "idle": [record["round"] for record in rounds if record["idle"] is True],
+        "byzantine": [int(scenario.is_byzantine(k)) for k in range(scenario.clients)],
+        "status": ["".join(_status(record) for record in column) for column in table],
+        "columns": _columns(table),
+        "rejected": _rejected(table),
+        "pairs": _pairs(history),
+    }
+
+
+def number(value: Any) -> float | int | None:
+    """To four digits; None if it is no number, or not finite."""
+    if type(value) not in (int, float) or not abs(value) <= 1e300:
+        return None
+    short = float(f"{value:.4g}")
+    return int(short) if short == int(short) and abs(short) < 1e15 else short
+
+
+def text(value: Any) -> str:
+    return printable(value if isinstance(value, str) else repr(value), LONGEST)
+
+
+def flat(scenario: Scenario) -> dict[str, Any]:
+    """`aggregator` is its name, `aggregator.sparsity` a hyperparameter of it."""
+    values: dict[str, Any] = {}
+    for name, value in scenario.values().items():
+        if isinstance(value, dict):
+            values[name] = value["name"]
+            values |= {f"{name}.{inner}": each for inner, each in value.items() if inner != "name"}
+        else:
+            values[name] = value
+    return values
+
+
+def _version(result: Mapping[str, Any] | None) -> str | None:
+    versions = (result or {}).get("versions")
+    return text(versions.get("fedseca")) if isinstance(versions, dict) else None
+
+
+def _by_round(history: History) -> list[list[Record | None]]:
+    """The audit as a table of clients × rounds; None where nothing is written."""
+    place = {client_id: k for k, client_id in enumerate(history.scenario.client_ids)}
+    table: list[list[Record | None]] = [[None] * len(history.rounds) for _ in place]
+    for record in history.clients:
+        client = record["client"]
+        if isinstance(client, str) and client in place and 1 <= record["round"] <= len(history.rounds):
+            table[place[client]][record["round"] - 1] = record
+    return table
+
+
+def _status(record: Record | None) -> str:
+    if record is None or record["present"] is not True:
+        return _STATUS["absent"]
+    if record["admitted"] is not True:
+        return _STATUS["rejected"]
+    return _STATUS["suspected" if record.get("suspect") is True else "admitted"]
+
+
+def _columns(table: list[list[Record | None]]) -> dict[str, list[list[float | int | None]]]:
+    """What the rule says of each client, by round; the best known names first."""
+    names: dict[str, None] = dict.fromkeys(_FIRST)
+    for column in table:
+        for record in column:
+            names |= dict.fromkeys(record or ())
+    columns = {}
+    for name in [name for name in names if name != "round"]:
+        values = [[number(record.get(name)) if record else None for record in column] for column in table]
+        if any(value is not None for column in values for value in column):
+            columns[text(name)] = values
+    return dict(list(columns.items())[:_MOST_COLUMNS])
+
+
+def _rejected(table: list[list[Record | None]]) -> list[list[Any]]:
+    """Who was rejected and why: client, reason (the last of its kind), how often, first round, last round."""
+    found: dict[tuple[int, str], list[Any]] = {}
+    for client, column in enumerate(table):
+        kinds: set[str] = set()
+        for record in column:
+            if record is None or _status(record) != _STATUS["rejected"]:
+                continue
+            reason = text(record.get("reason"))
+            kind = _kind(reason)
+            if kind not in kinds and len(kinds) == _MOST_REASONS:
+                kind, reason = "", "other reasons"
+            else:
+                kinds.add(kind)
+            entry = found.setdefault((client, kind), [client, reason, 0, record["round"], record["round"]])
+            entry[1:] = [reason, entry[2] + 1, entry[3], record["round"]]
+    return list(found.values())
+
+
+def _kind(reason: str) -> str:
+    """The reason without the numbers and places that differ from round to round."""
+    return re.sub(r"\d+", "0", reason.partition(", first at ")[0])
+
+
+def _pairs(history: History) -> dict[str, Any] | None:
+    """The matrices of concordance, row after row; a client that was not admitted has a row of gaps."""
+    place = {client_id: k for k, client_id in enumerate(history.scenario.client_ids)}
+    rounds, matrices = [], []
+    for record in history.pairs:
+        matrix = _matrix(record, place)
+        if matrix is not None and 1 <= record["round"] <= len(history.rounds):
+            rounds.append(record["round"])
+            matrices.append(matrix)
+    return {"rounds": rounds, "matrices": matrices} if rounds else None
+
+
+def _matrix(record: Record, place: Mapping[str, int]) -> list[float | int | None] | None:
+    clients, rows = record["clients"], record.get(_MATRIX)
+    if not isinstance(clients, list) or not isinstance(rows, list) or len(rows) != len(clients):
+        return None
+    at = [place.get(client) if isinstance(client, str) else None for client in clients]
+    matrix: list[float | int | None] = [None] * len(place) ** 2
+    for i, row in zip(at, rows, strict=True):
+        if i is None or not isinstance(row, list) or len(row) != len(at):
+            return None
+        for j, value in zip(at, row, strict=True):
+            if j is not None:
+                matrix[i * len(place) + j] = number(value)
+    return matrix
+
+
+def thinned(pairs: Mapping[str, list[Any]], stride: int) -> dict[str, list[Any]]:
+    """Every `stride`-th round, counted back from the last."""
+    return {name: values[::-1][::stride][::-1] for name, values in pairs.items()}

@@ -1,0 +1,69 @@
+"use strict";
+// Elements and words. Text is only ever put in as text: what stood in a file is never read as HTML.
+
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+const byId = (id) => document.getElementById(id);
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const known = (values) => values.filter((value) => value !== null && value !== undefined);
+const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
+const short = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(4))));
+const said = (value) => (value === null || value === undefined ? "–" : String(value));
+const HEADINGS = { rho: "trust ρ", clip_factor: "clip factor", weight: "weight (share of the result)",
+  adopted: "adopted (share of coordinates)", norm: "norm of the update" };
+const heading = (name) => HEADINGS[name] || name.replaceAll("_", " ");
+
+// Names before numbers in their order; numbers by size.
+function inOrder(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  if (a === null || b === null) return (a === null) - (b === null);
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+function table(columns, rows, attributes) {
+  const head = element("tr", {}, ...columns.map((c) => element("th", { scope: "col", class: c.number && "number" }, c.label)));
+  const body = rows.map((row) => element("tr", {}, ...columns.map((c) => cell(c, row))));
+  return element("table", attributes, element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+function cell(column, row) {
+  const shown = column.show ? column.show(row) : said(column.value(row));
+  return element("td", { class: column.number ? "number" : column.class }, shown);
+}
+
+// Headings are buttons: a press sorts, another turns the order.
+function sortable(columns, order, onSort) {
+  return element("thead", {}, element("tr", {}, ...columns.map((column, index) => {
+    const sorted = order.column === index;
+    const mark = sorted ? (order.down ? " ▼" : " ▲") : "";
+    return element("th", { scope: "col", class: column.number && "number", "aria-sort": sorted ? (order.down ? "descending" : "ascending") : "none" },
+      element("button", { type: "button", "data-sort": index, click: () => onSort(index) }, column.label + mark));
+  })));
+}
+
+function download(name, content) {
+  const link = element("a", { href: URL.createObjectURL(new Blob([content], { type: "text/csv" })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// A spreadsheet takes a text that begins like a formula for one; an apostrophe keeps it a text.
+function csv(columns, rows) {
+  const quoted = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const lines = [columns.map((c) => quoted(c.label)), ...rows.map((row) => columns.map((c) => quoted(c.value(row))))];
+  return lines.map((line) => line.join(",")).join("\r\n") + "\r\n";
+}

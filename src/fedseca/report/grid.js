@@ -1,0 +1,168 @@
+// Many runs: filters, the heat map of rules and attacks, the courses, the table.
+
+// The paper's colours, and a mark for those who do not see them.
+const VERDICTS = {
+  collapsed: ["✕", "collapsed"], severe: ["▼", "severely impacted"], noticeable: ["▽", "noticeable drop"], fine: ["", "fine"],
+};
+const NAMES = { dataset: "data set", aggregator: "rule", attack: "attack", seed: "seed" };
+
+function showGrid(data) {
+  const best = {};
+  for (const run of data.runs) best[run.config.dataset] = Math.max(best[run.config.dataset] || 0, run.score);
+  const attacks = distinct(data.runs, "attack");
+  const filters = makeFilters(data, () => update());
+  const order = { column: 0, down: false };
+  const columns = runColumns(data);
+  let shown = [];
+
+  function update() {
+    shown = data.runs.filter((run) => filters.every((filter) => filter(run)));
+    byId("shown").textContent = `${shown.length} of ${plural(data.runs.length, "run")} chosen` + (shown.length ? "" : ": choose at least one value in each group");
+    byId("scores").replaceChildren(heatMap(shown, best, data.limits));
+    redraw(byId("courses"));
+    showTable();
+  }
+
+  function showTable() {
+    const { value } = columns[order.column];
+    shown.sort((a, b) => (order.down ? -1 : 1) * inOrder(value(a), value(b)) || inOrder(a.folder, b.folder));
+    const body = shown.map((run) => element("tr", { class: "opens", click: () => showRun(run) }, ...columns.map((column) => cell(column, run))));
+    const pressed = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.sort : undefined;
+    byId("runs").replaceChildren(element("table", {}, sortable(columns, order, sort), element("tbody", {}, ...body)));
+    if (pressed !== undefined) byId("runs").querySelector(`[data-sort="${pressed}"]`).focus();
+  }
+
+  function sort(index) {
+    order.down = order.column === index ? !order.down : false;
+    order.column = index;
+    showTable();
+  }
+
+  byId("grid").hidden = false;
+  const below = (name) => (name in data.limits ? `: F1 below ${Math.round(100 * data.limits[name])} %` : "");
+  byId("legend").replaceChildren(...Object.entries(VERDICTS).map(([name, [mark, words]]) =>
+    element("li", {}, element("span", { class: `swatch ${name}` }, mark || "–"), words + below(name))));
+  byId("legend").append(element("li", {}, "(%: of the F1 of the best run on the same data)"));
+  if (data.runs.some((run) => !run.finished)) byId("legend").append(element("li", {}, "* with unfinished runs"));
+  byId("csv").addEventListener("click", () => download("runs.csv", csv(columns, shown)));
+  drawn.set(byId("courses"), () => courses(shown, attacks));
+  update();
+}
+
+const distinct = (runs, name) => [...new Set(runs.map((run) => run.config[name]))].sort(inOrder);
+
+// A group of checkboxes for the data, the rule, the attack, the seed, and whatever else differs between runs.
+function makeFilters(data, onChange) {
+  const names = [...Object.keys(NAMES), ...data.varied.filter((name) => !(name in NAMES))];
+  const groups = names.map((name) => [NAMES[name] || name, (run) => run.config[name]]);
+  groups.push(["state", (run) => (run.finished ? "finished" : "unfinished")]);
+  // A run that has no such setting (the hyperparameter of another rule) is not touched by its filter.
+  const valuesOf = (valueOf) => [...new Set(data.runs.map(valueOf).filter((value) => value !== undefined))].sort(inOrder);
+  const filters = groups.filter(([, valueOf]) => valuesOf(valueOf).length > 1).map(([label, valueOf], index) => {
+    const values = valuesOf(valueOf);
+    const chosen = new Set(values);
+    const boxes = values.map((value) => element("input", { type: "checkbox", checked: true, name: `filter-${index}`, value: said(value), change: (event) => {
+      if (event.target.checked) chosen.add(value);
+      else chosen.delete(value);
+      onChange();
+    } }));
+    const all = (on) => {
+      boxes.forEach((box, i) => {
+        box.checked = on;
+        if (on) chosen.add(values[i]);
+        else chosen.delete(values[i]);
+      });
+      onChange();
+    };
+    const choices = boxes.map((box, i) => element("label", {}, box, said(values[i])));
+    const both = element("div", { class: "both" },
+      element("button", { type: "button", "aria-label": `${label}: all`, click: () => all(true) }, "all"),
+      element("button", { type: "button", "aria-label": `${label}: none`, click: () => all(false) }, "none"));
+    byId("filters").append(element("fieldset", { "data-filter": label }, element("legend", {}, label), element("div", { class: "choices" }, ...choices), both));
+    return (run) => valueOf(run) === undefined || chosen.has(valueOf(run));
+  });
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  return filters;
+}
+
+function verdict(runs, best, limits) {
+  const value = mean(runs.map((run) => run.score));
+  const reference = mean(runs.map((run) => best[run.config.dataset]));
+  return Object.keys(limits).find((name) => value < limits[name] * reference) || "fine";
+}
+
+function heatMap(runs, best, limits) {
+  const attacks = distinct(runs, "attack");
+  const head = element("tr", {}, element("th", { scope: "col" }, "rule"), ...attacks.map((attack) => element("th", { scope: "col" }, attack)));
+  const rows = distinct(runs, "aggregator").map((rule) => element("tr", {}, element("th", { scope: "row" }, rule),
+    ...attacks.map((attack) => heatCell(runs.filter((run) => run.config.aggregator === rule && run.config.attack === attack), best, limits, rule, attack))));
+  return element("table", { class: "heat" }, element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+function heatCell(runs, best, limits, rule, attack) {
+  if (!runs.length) return element("td", {}, element("span", {}, "–"));
+  runs.sort((a, b) => inOrder(a.config.seed, b.config.seed));
+  const kind = verdict(runs, best, limits);
+  const value = score(mean(runs.map((run) => run.score)));
+  const unfinished = runs.some((run) => !run.finished) ? "*" : "";
+  const words = `${rule} under ${attack}: F1 ${value}, ${VERDICTS[kind][1]}, ${plural(runs.length, "run")}${unfinished && ", some unfinished"}. Open.`;
+  const button = element("button", { type: "button", class: kind, "aria-label": words, title: words, click: () => showRun(runs[0], runs) }, `${value}${unfinished} ${VERDICTS[kind][0]}`);
+  if (runs.length > 1) button.append(element("small", {}, plural(runs.length, "run")));
+  return element("td", {}, button);
+}
+
+// A panel for each rule, a line for each run, in the colour of its attack.
+function courses(runs, attacks) {
+  const rules = distinct(runs, "aggregator");
+  const width = byId("courses").clientWidth;
+  const narrow = width < 560;
+  const across = Math.max(1, Math.min(rules.length, Math.floor(width / (narrow ? 150 : 270))));
+  const down = Math.max(1, Math.ceil(rules.length / across));
+  const panel = narrow ? 150 : 190, top = 16 + 22 * Math.ceil(distinct(runs, "attack").length / Math.max(1, Math.floor(width / 110))), bottom = 20;
+  const height = top + bottom + down * panel;
+  const inner = down * panel;
+  const layout = { height, margin: { l: 36, r: 8, t: top, b: bottom }, annotations: [],
+    legend: { orientation: "h", yref: "container", y: 1, yanchor: "top", x: 0, xanchor: "left" } };
+  rules.forEach((rule, index) => {
+    const suffix = index ? String(index + 1) : "";
+    const column = index % across, row = Math.floor(index / across);
+    const left = column / across, right = (column + 1) / across - (across > 1 ? (narrow ? 0.08 : 0.03) : 0);
+    const high = 1 - (row * panel + 24) / inner, low = 1 - ((row + 1) * panel - 24) / inner;
+    const lowest = index + across >= rules.length;
+    layout[`xaxis${suffix}`] = axis({ domain: [left, right], anchor: `y${suffix}`, automargin: false, nticks: narrow ? 3 : 5, title: lowest ? { text: "round", standoff: 4 } : undefined });
+    layout[`yaxis${suffix}`] = axis({ domain: [low, high], anchor: `x${suffix}`, automargin: false, range: [0, 1.02], tickvals: [0, 0.5, 1] });
+    layout.annotations.push({ text: `<b>${plain(rule)}</b>`, xref: "paper", yref: "paper", x: left, y: high, xanchor: "left", yanchor: "bottom", showarrow: false });
+  });
+  const named = new Set();
+  const traces = [...runs].sort((a, b) => inOrder(a.config.attack, b.config.attack)).map((run) => {
+    const { attack, aggregator } = run.config;
+    const at = attacks.indexOf(attack), panelAt = rules.indexOf(aggregator);
+    const first = !named.has(attack);
+    named.add(attack);
+    return { x: rounds(run), y: run.f1, name: plain(attack), legendgroup: attack, showlegend: first, mode: run.rounds < 2 ? "markers" : "lines",
+      xaxis: `x${panelAt ? panelAt + 1 : ""}`, yaxis: `y${panelAt ? panelAt + 1 : ""}`,
+      line: { color: LINES[at % LINES.length], dash: DASHES[Math.floor(at / LINES.length) % DASHES.length], width: 1.5 },
+      hovertemplate: `${plain(attack)}, ${plain(run.config.dataset)}, seed ${run.config.seed}<br>round %{x}: %{y:.3f}<extra></extra>` };
+  });
+  return { traces, layout };
+}
+
+function runColumns(data) {
+  const setting = (name) => ({ label: NAMES[name] || name, value: (run) => (run.config[name] === undefined ? null : run.config[name]) });
+  const open = (run) => element("button", { type: "button", click: (event) => {
+    event.stopPropagation();
+    showRun(run);
+  }, "aria-label": `Open ${runTitle(run)}` }, run.config.aggregator);
+  return [
+    { ...setting("aggregator"), show: open }, setting("attack"), setting("dataset"), { ...setting("seed"), number: true },
+    ...data.varied.filter((name) => !(name in NAMES)).map(setting),
+    { label: "F1", number: true, value: (run) => run.score, show: (run) => score(run.score) },
+    { label: "accuracy", number: true, value: lastAccuracy, show: (run) => score(lastAccuracy(run)) },
+    { label: "rounds done", number: true, value: (run) => run.rounds },
+    { label: "rejections", number: true, value: (run) => run.rejected.reduce((sum, row) => sum + row[2], 0) },
+    { label: "void", number: true, value: (run) => run.void.length },
+    { label: "idle", number: true, value: (run) => run.idle.length },
+    { label: "state", value: (run) => (run.finished ? "finished" : "unfinished") },
+    { label: "folder", class: "path", value: (run) => run.folder },
+  ];
+}

@@ -1,0 +1,34 @@
+// The start: one run is shown as it is; of many, the overview first.
+
+function start() {
+  const data = JSON.parse(byId("data").textContent);
+  const unfinished = data.runs.filter((run) => !run.finished).length;
+  byId("summary").textContent = plural(data.runs.length, "run") + (unfinished ? `, ${unfinished} of them unfinished` : "") +
+    (data.left_out.length ? `; ${data.left_out.length} left out (see the end of the page)` : "");
+  if (data.versions.length > 1) {
+    byId("versions").textContent = `These runs were made by different versions of fedseca: ${data.versions.join(", ")}.`;
+    byId("versions").hidden = false;
+  }
+  byId("made-by").textContent = `Made by ${data.made_by}.`;
+  if (data.runs.length > 1) showGrid(data);
+  else showRun(data.runs[0], undefined, false);
+  if (data.left_out.length) {
+    byId("left-out").hidden = false;
+    byId("left-out-table").replaceChildren(table([
+      { label: "folder", class: "text", value: (row) => row.folder }, { label: "reason", class: "reason", value: (row) => row.reason },
+    ], data.left_out));
+  }
+  document.documentElement.dataset.ready = "true";
+  performance.mark("ready");
+}
+
+// Plotly takes a second to start, so the tables are shown and can be used before it does.
+function startPlots() {
+  document.head.append(element("script", {}, byId("plotly").textContent));
+  redrawAll();
+  document.documentElement.dataset.drawn = "true";
+  performance.mark("drawn");
+}
+
+start();
+setTimeout(startPlots, 50);

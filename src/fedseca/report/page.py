@@ -1,0 +1,74 @@
+"""The page: a template with the style, the program, Plotly and the runs put into it, in one file.
+
+A run folder may quote clients that want to do harm. So the runs stand in the page as data that cannot end their
+element, the program shows text as text only, and the page's policy runs no program but those whose digest it names and
+lets nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from typing import Any
+
+from fedseca.errors import MissingDependency
+from fedseca.experiments.paper import COLLAPSED, NOTICEABLE, SEVERE
+from fedseca.report.collect import Collection
+from fedseca.version import __version__
+
+_PROGRAM = ("elements.js", "plots.js", "run.js", "grid.js", "page.js")
+"""In the order in which they need each other."""
+
+
+def make_page(collection: Collection) -> str:
+    """HTML that opens from a file, without a network."""
+    scripts = {"plotly": _plotly(), "program": "\n".join(_part(name) for name in _PROGRAM)}
+    slots = {
+        "policy": _policy(list(scripts.values())),
+        "style": _part("page.css"),
+        "data": _embedded(
+            {
+                "made_by": f"fedseca {__version__}",
+                "runs": collection.runs,
+                "varied": collection.varied(),
+                "versions": collection.versions,
+                "limits": {"collapsed": COLLAPSED, "severe": SEVERE, "noticeable": NOTICEABLE},
+                "left_out": [each._asdict() for each in collection.left_out],
+            }
+        ),
+        **scripts,
+    }
+    # Split, not replaced: a slot's name inside of what was put in is left alone.
+    first, *rest = _part("page.html").split("{{")
+    pieces = [first]
+    for piece in rest:
+        name, _, after = piece.partition("}}")
+        pieces += [slots[name], after]
+    return "".join(pieces)
+
+
+def _part(name: str) -> str:
+    return files("fedseca.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingDependency("fedseca report needs Plotly: pip install 'fedseca[report]'") from None
+    return str(get_plotlyjs())
+
+
+def _policy(scripts: list[str]) -> str:
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    # Plotly writes its own style rules, and makes a picture of a plot as data.
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    """JSON in which no character can end or open an element."""
+    content = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return content.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,0 +1,80 @@
+"""Run folders written by hand: many in little time, or with what no run would write."""
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedseca.federation import Scenario
+from fedseca.version import __version__
+
+RULES = (
+    "cclip",
+    "copod_dos",
+    "cwmed",
+    "cwtm",
+    "fedavg",
+    "fedseca",
+    "huber",
+    "krum",
+    "multi_krum",
+    "rfa",
+    "ties",
+    "cc_seqbucket",
+)
+ATTACKS = ("alie", "fang", "ipm", "labelflip", "mimic", "minmax", "none", "scaling")
+
+
+def lines(records: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def write_run(
+    folder: Path,
+    scenario: Scenario,
+    *,
+    best: float = 0.95,
+    rounds: int | None = None,
+    reason: str = "2 NaN, first at 0.weight[3]",
+    result: bool = True,
+    version: str = __version__,
+) -> Path:
+    """A run whose F1 climbs to about `best`; the last client is rejected in every third round."""
+    rng = random.Random(str(folder.name))
+    done = scenario.rounds if rounds is None else rounds
+    by_round, by_client, pairs = [], [], []
+    for number in range(1, done + 1):
+        f1 = best * (1 - math.exp(-6 * number / scenario.rounds)) + rng.uniform(-0.01, 0.01)
+        record: dict[str, Any] = {"round": number, "f1": abs(f1), "accuracy": abs(f1) + 0.01, "loss": 3 * (1.05 - f1)}
+        by_round.append({**record, "void": None, "idle": False, "seconds": {"train": 0.1}})
+        for k, client in enumerate(scenario.client_ids):
+            audit: dict[str, Any] = {"round": number, "client": client, "present": True, "admitted": True}
+            if k == scenario.clients - 1 and number % 3 == 0:
+                audit |= {"admitted": False, "reason": reason}
+            else:
+                trust = 0.02 if scenario.is_byzantine(k) else 0.3
+                for name in ("norm", "weight", "rho", "clip_factor", "adopted"):
+                    audit[name] = abs(trust + rng.gauss(0, 0.03))
+            by_client.append(audit)
+        matrix = [[1.0 if i == j else rng.uniform(-1, 1) for j in scenario.client_ids] for i in scenario.client_ids]
+        pairs.append({"round": number, "clients": list(scenario.client_ids), "concordance": matrix})
+    folder.mkdir(parents=True)
+    config = {"format": 1, "scenario": scenario.values(), "data": "0"}
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, records in (("rounds", by_round), ("clients", by_client), ("pairs", pairs)):
+        (folder / f"{name}.jsonl").write_text(lines(records))
+    if result:
+        (folder / "result.json").write_text(json.dumps({"rounds": done, "versions": {"fedseca": version}}))
+    return folder
+
+
+def write_grid(folder: Path, rules: Sequence[str] = RULES, attacks: Sequence[str] = ATTACKS, **common: Any) -> Path:
+    """A run for each rule and attack; FedAvg collapses under some, others drop."""
+    hurt = {("fedavg", "ipm"): 0.05, ("fedavg", "fang"): 0.04, ("krum", "alie"): 0.4, ("cwtm", "mimic"): 0.7}
+    for rule, attack in itertools.product(rules, attacks):
+        scenario = Scenario(aggregator=rule, attack=attack, **{"rounds": 50, **common})
+        write_run(folder / "runs" / scenario.title, scenario, best=hurt.get((rule, attack), 0.95))
+    return folder

@@ -1,0 +1,243 @@
+"""The page of a report: what is collected, what is left out, and that text from a folder stays text."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedseca.errors import InputError
+from fedseca.experiments.store import Store
+from fedseca.federation import Scenario, read_history, simulate
+from fedseca.report import collect, make_page
+from fedseca.report.compact import number, thinned
+from tests.unit.run_folders import write_grid, write_run
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;{{data}}\u2028\x1b[31m"
+QUICK: dict[str, Any] = {"rounds": 3, "train_images": 60, "test_images": 40}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("runs") / "real"
+    simulate(Scenario(attack="nonfinite", **QUICK), folder=folder)
+    return folder
+
+
+class Page(HTMLParser):
+    """The elements of a page, and the data in it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self._text, self._in_data = "", False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._in_data = ("id", "data") in attrs
+
+    def handle_data(self, data):
+        if self._in_data:
+            self._text += data
+
+    def handle_endtag(self, tag):
+        self._in_data = False
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self._text)
+
+
+def test_a_run_as_columns(real):
+    (run,) = collect([real]).runs
+    history = read_history(real)
+    assert run["finished"] and run["folder"] == "real" and run["id"] == history.scenario.id
+    assert run["f1"] == [float(f"{value:.4g}") for value in history.f1]
+    assert run["score"] == pytest.approx(history.f1_last5, rel=1e-3)
+    assert run["config"]["aggregator"] == "fedseca" and run["config"]["aggregator.sparsity"] == 0.9
+    assert run["byzantine"] == [0, 0, 0, 1, 1]
+    assert run["status"] == ["aaa", "aaa", "aaa", "rrr", "rrr"]
+    assert [row[0] for row in run["rejected"]] == [3, 4] and all("NaN" in row[1] for row in run["rejected"])
+    assert [row[2:] for row in run["rejected"]] == [[3, 1, 3], [3, 1, 3]]
+    assert list(run["columns"])[:2] == ["rho", "weight"]
+    assert run["columns"]["rho"][3] == [None] * 3
+    for record in history.clients:
+        if record["admitted"]:
+            found = run["columns"]["norm"][int(record["client"])][record["round"] - 1]
+            assert found == pytest.approx(record["norm"], rel=1e-3)
+    assert run["pairs"]["rounds"] == [1, 2, 3]
+    matrix = history.pairs[0]["concordance"]  # of the three that were admitted, in a matrix of all five
+    assert run["pairs"]["matrices"][0][:6] == [*matrix[0], None, None, matrix[1][0]]
+
+
+def test_any_mix_of_runs_and_grids_each_run_once(tmp_path, real):
+    grid = write_grid(tmp_path / "grid", rules=("krum", "fedavg"), attacks=("ipm",), rounds=4)
+    found = collect([tmp_path, grid / "runs", real])
+    assert sorted(run["config"]["aggregator"] for run in found.runs) == ["fedavg", "fedseca", "krum"]
+    assert not found.left_out
+    assert not any(str(tmp_path) in run["folder"] for run in found.runs)
+
+
+def test_what_is_varied(tmp_path):
+    for k, sparsity in enumerate((0.5, 0.9)):
+        scenario = Scenario(aggregator={"name": "fedseca", "sparsity": sparsity}, seed=k, rounds=2)
+        write_run(tmp_path / str(k), scenario)
+    write_run(tmp_path / "krum", Scenario(aggregator="krum", clients=7, rounds=2))
+    assert sorted(collect([tmp_path]).varied()) == ["aggregator.sparsity", "seed"]
+
+
+def test_folders_that_cannot_be_read_are_left_out_with_the_reason(tmp_path):
+    scenario = Scenario(rounds=4)
+    write_run(tmp_path / "good", scenario)
+
+    def broken(name: str, file: str, content: str) -> None:
+        write_run(tmp_path / name, scenario).joinpath(file).write_text(content)
+
+    lines = (tmp_path / "good" / "rounds.jsonl").read_text().splitlines(keepends=True)
+    broken("foreign", "config.json", '{"model_type": "bert"}')
+    broken("cut", "config.json", '{"format": 1, "scen')
+    broken("unknown", "config.json", '{"format": 1, "scenario": {"aggregator": "mine"}}')
+    broken("strange", "config.json", '{"format": 1, "scenario": {"rounds": [[]]}}')
+    broken("short", "rounds.jsonl", "".join(lines[:2]) + lines[2][:10])
+    broken("gap", "rounds.jsonl", "".join([lines[0], *lines[2:], lines[3]]))
+    broken("words", "rounds.jsonl", "".join(lines).replace('"f1": 0.', '"f1": "0.', 1).replace(', "acc', '", "acc', 1))
+    broken("nan", "rounds.jsonl", "".join(re.sub(r'"f1": [\d.]+', '"f1": NaN', line) for line in lines))
+    broken("huge", "rounds.jsonl", "".join(re.sub(r'"f1": [\d.]+', f'"f1": {10**400}', line) for line in lines))
+    broken("result", "result.json", "[]")
+    broken("half", "result.json", '{"rou')
+    write_run(tmp_path / "empty", scenario, rounds=0, result=False)
+    found = collect([tmp_path])
+    assert [run["folder"] for run in found.runs] == [f"{tmp_path.name}/good"]
+    reasons = {each.folder.partition("/")[2]: each.reason for each in found.left_out}
+    expected = {
+        "foreign": "it is not the config of a run",
+        "cut": "config.json: cannot be read",
+        "unknown": "mine",
+        "strange": "rounds",
+        "short": "its files hold 2 of the 4 rounds",
+        "gap": "rounds are missing",
+        "words": "an F1 in its files is not a number",
+        "nan": "an F1 in its files is not a number",
+        "huge": "an F1 in its files is not a number",
+        "result": "result.json is not the result of a run",
+        "half": "result.json cannot be read",
+        "empty": "no round is written down yet",
+    }
+    assert reasons.keys() == expected.keys()
+    for name, words in expected.items():
+        assert words in reasons[name] and "\n" not in reasons[name] and str(tmp_path) not in reasons[name]
+
+
+def test_an_unfinished_run_is_shown_as_that(tmp_path):
+    write_run(tmp_path / "cut", Scenario(rounds=9), rounds=4, result=False)
+    with (tmp_path / "cut" / "clients.jsonl").open("a") as file:
+        file.write('{"round":5,"cli')
+    (run,) = collect([tmp_path]).runs
+    assert not run["finished"] and run["rounds"] == 4 and run["config"]["rounds"] == 9 and run["version"] is None
+
+
+def test_cells_of_a_grid_that_failed_or_wait_are_said(tmp_path):
+    done, failed, waiting = (Scenario(seed=seed, rounds=3) for seed in range(3))
+    store = Store(tmp_path / "grid")
+    store.plan([done, failed, waiting])
+    write_run(store.folder(done), done)
+    store.error_file(failed).parent.mkdir()
+    store.error_file(failed).write_text(json.dumps({"error": "out of memory", "traceback": ""}))
+    found = collect([tmp_path / "grid"])
+    assert len(found.runs) == 1
+    reasons = {each.folder: each.reason for each in found.left_out}
+    assert reasons == {
+        f"grid/{failed.title}": "failed: out of memory",
+        f"grid/{waiting.title}": "planned, and not begun",
+    }
+
+
+def test_different_versions_are_said(tmp_path):
+    for version in ("0.1.0", "0.2.0"):
+        write_run(tmp_path / version, Scenario(rounds=2), version=version)
+    assert collect([tmp_path]).versions == ["0.1.0", "0.2.0"]
+
+
+def test_nothing_to_show_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="no run to show in"):
+        collect([tmp_path])
+    with pytest.raises(InputError, match="there is no such folder"):
+        collect([tmp_path / "nowhere"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        collect([tmp_path / "file"])
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"left out: .*it is not the config of a run"):
+        collect([tmp_path])
+
+
+def test_text_from_a_folder_stays_text(tmp_path):
+    clean = Page(make_page(collect([write_run(tmp_path / "clean", Scenario(rounds=6))])))
+    name = "<img src=x onerror=alert(1)>{{plotly}}"
+    folder = write_run(tmp_path / name, Scenario(rounds=6), reason=HOSTILE, version=HOSTILE)
+    lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    lines[0] |= {HOSTILE: 1.5, "norm": HOSTILE, "weight": [HOSTILE], "rho": {"<b>": 1}}
+    lines[1]["client"] = [HOSTILE]
+    lines[2]["present"] = HOSTILE
+    (folder / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "pairs.jsonl").write_text(
+        json.dumps({"round": 1, "clients": [HOSTILE], "concordance": [[HOSTILE]]})
+        + "\n"
+        + json.dumps({"round": 2, "clients": ["0"], "concordance": [HOSTILE]})
+        + "\n"
+    )
+    page = make_page(collect([folder]))
+    hostile = Page(page)
+    assert hostile.tags == clean.tags
+    assert [name for name, _ in hostile.attributes] == [name for name, _ in clean.attributes]
+    assert "<img" not in page.replace(clean_plotly(), "") and "\x1b" not in page
+    (run,) = hostile.data["runs"]
+    assert run["rejected"][0][1].startswith(
+        "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;{{data}}"
+    )
+    assert run["folder"] == name and run["pairs"] is None
+    assert run["columns"]["norm"][0][0] is None
+
+
+def clean_plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def test_the_page_asks_for_nothing_outside_itself(real):
+    page = Page(make_page(collect([real])))
+    policy = next(value for name, value in page.attributes if name == "content" and value and "default-src" in value)
+    assert "default-src 'none'" in policy and "unsafe-eval" not in policy
+    assert re.search(r"script-src ('sha256-[^']+'\s?)+;", policy)
+    assert [value for name, value in page.attributes if name in ("src", "href")] == ["data:,"]
+
+
+def test_the_program_never_reads_text_as_html():
+    for file in (Path(__file__).parents[2] / "src/fedseca/report").glob("*.js"):
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http"):
+            assert word not in file.read_text(), (file.name, word)
+
+
+def test_numbers_are_short():
+    assert [number(value) for value in (0.123456, 1.0, 12345.6, 1e-9, 1e300)] == [0.1235, 1, 12350, 1e-9, 1e300]
+    assert [number(value) for value in (float("nan"), float("inf"), True, "1", None, 10**400)] == [None] * 6
+    assert thinned({"rounds": [1, 2, 3, 4, 5]}, 2) == {"rounds": [1, 3, 5]}
+    assert thinned({"rounds": [1, 2, 3, 4]}, 2) == {"rounds": [2, 4]}
+
+
+def test_ninety_six_runs_are_less_than_eight_megabytes(tmp_path):
+    found = collect([write_grid(tmp_path / "grid")])
+    assert len(found.runs) == 96 and {len(run["f1"]) for run in found.runs} == {50}
+    assert len(make_page(found).encode()) < 8e6
+
+
+def test_many_clients_keep_fewer_matrices(tmp_path):
+    write_run(tmp_path / "many", Scenario(clients=100, byzantine=20, rounds=30))
+    (run,) = collect([tmp_path]).runs
+    assert run["pairs"]["rounds"][-1] == 30 and 15 <= len(run["pairs"]["rounds"]) <= 20
