@@ -96,7 +96,7 @@ def _seeds(text: str) -> list[int]:
 def _table(experiment: Experiment, scores: list[Score]) -> Table:
     """Ours over the paper's, in the paper's colours."""
     table = Table(title=f"{experiment.title}: {experiment.metric}, in brackets the paper's", title_justify="left")
-    table.add_column(experiment.row_name.replace("_", " "), style="bold")
+    table.add_column(experiment.row_name.replace("_", " "), style="bold", no_wrap=True)
     for column in experiment.columns:
         table.add_column(column, justify="right", no_wrap=True)
     best = max((score.mean for score in scores if score.mean is not None), default=1.0)
@@ -110,4 +110,4 @@ def _cell(score: Score, best: float) -> Text:
     if score.mean is None:
         return Text("–")
     text = Text(f"{score.mean:.2f}", style=_STYLES[verdict(score.mean, best)])
-    return text.append(f" ({score.paper:.2f})", style="dim") if score.paper is not None else text
+    return text.append(f"\n({score.paper:.2f})", style="dim") if score.paper is not None else text
