@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 try:
     import fcntl
@@ -14,12 +15,22 @@ except ImportError:  # not on Windows: there, processes must keep off each other
     fcntl = None  # type: ignore[assignment]
 
 
+def take_lock(file: IO[bytes], *, wait: bool) -> bool:
+    """Lock an open file until it is closed; whether that was possible, for others may hold it."""
+    if fcntl is None:
+        return True  # type: ignore[unreachable]
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file for a moment; others that want it wait."""
     with path.open("ab") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        take_lock(file, wait=True)
         yield
 
 

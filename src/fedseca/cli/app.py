@@ -71,8 +71,6 @@ for _name, _command in (
     paragraphs = inspect.cleandoc(_command.__doc__ or "").split("\n\n")
     app.command(_name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(_command)
 app.add_typer(data_app, name="data")
-app.command("list")(list_all)
-app.command("bench")(bench)
 
 
 def main() -> None:

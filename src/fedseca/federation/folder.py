@@ -24,13 +24,8 @@ from fedseca.aggregators import State
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
-from fedseca.files import write_atomically
+from fedseca.files import take_lock, write_atomically
 from fedseca.server import Server
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: there, two processes must keep off each other's folders themselves
-    fcntl = None  # type: ignore[assignment]
 
 _FORMAT = 1
 CONFIG, RESULT, CHECKPOINT, TENSORBOARD = "config.json", "result.json", "checkpoint.safetensors", "tensorboard"
@@ -58,7 +53,8 @@ class RunFolder:
         self._files: dict[str, IO[bytes]] = {}
         self._lock = (path / _LOCK).open("ab")
         try:
-            self._take_lock()
+            if not take_lock(self._lock, wait=False):
+                raise FolderBusy(f"{path}: another process is writing this run; wait for its end")
             # Once more: until the lock was taken, another process may have been here.
             _check_usable(path, config, resume=resume, overwrite=overwrite)
             self._tidy(everything=overwrite or not (path / CONFIG).exists())
@@ -67,14 +63,6 @@ class RunFolder:
         except BaseException:
             self._lock.close()
             raise
-
-    def _take_lock(self) -> None:
-        if fcntl is None:
-            return  # type: ignore[unreachable]
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FolderBusy(f"{self.path}: another process is writing this run; wait for its end") from None
 
     def _tidy(self, *, everything: bool) -> None:
         """Remove what a process left that was killed while it wrote; or all that an earlier run left."""
