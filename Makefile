@@ -19,9 +19,9 @@ run: install
 test: install
 	$(BIN)/python -m pytest -n 2
 
-# The report's page in a real browser, Debian's chromium.
+# The report's page in a real browser, Debian's chromium if there is no other.
 test-browser: install
-	command -v chromium > /dev/null || apt-get install -y -qq chromium
+	@.ci/chromium
 	$(BIN)/python -m pytest tests/browser
 
 check: install

@@ -5,19 +5,18 @@ Everything that is compared is measured in one run on one machine: only ratios m
 
 from __future__ import annotations
 
-import csv
 import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import resources
 
 import torch
 from torch import Tensor
 
 from fedseca.aggregators import AGGREGATORS
 from fedseca.errors import InputError
+from fedseca.paper import read_table
 from fedseca.server import aggregate
 
 Work = Callable[[Tensor], object]
@@ -41,8 +40,7 @@ class Measurement:
 
 def paper_seconds() -> dict[tuple[str, int], float]:
     """The paper's table: (rule, clients) to seconds, ResNet18 (11.2 M parameters) on 8 cores."""
-    table = resources.files("fedseca").joinpath("paper/aggregation_seconds_resnet18.csv").read_text()
-    rows = csv.DictReader(table.splitlines())
+    rows = read_table("aggregation_seconds_resnet18")
     return {(row["aggregator"], int(row["clients"])): float(row["seconds"]) for row in rows}
 
 

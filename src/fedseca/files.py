@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,3 +54,14 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         os.fsync(folder)  # the new name, too, survives a power cut
     finally:
         os.close(folder)
+
+
+def remove_leftovers(folder: Path, names: str) -> None:
+    """Remove what processes left that were killed in `write_atomically`, of the files whose names match a pattern.
+
+    For those alone who know that nobody is writing them now.
+    """
+    leftover = re.compile(rf"\.(?:{names})\.[0-9a-f]{{12}}")
+    for entry in folder.iterdir():
+        if leftover.fullmatch(entry.name):
+            entry.unlink(missing_ok=True)

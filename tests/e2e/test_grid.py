@@ -1,17 +1,23 @@
 """`fedseca grid` as people and programs use it."""
 
+import itertools
 import json
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fedseca.experiments.store import Store
-from fedseca.federation import simulate
+from fedseca.federation import Scenario, simulate
 from tests.e2e.test_command_line import run, run_each
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +55,15 @@ BAD: dict[str, tuple[list[object], str]] = {
     "an empty value": (["--seed", "1,,2"], "values stand with commas between them; found '1,,2'"),
     "twice": (["--seed", "1", "--vary", "seed=2"], "seed is varied twice; give all its values at once"),
     "no jobs": (["-j", "0"], "jobs must be an integer ≥ 1; found 0"),
+    "no jobs on Ray": (["-j", "0", "--ray", "local"], "jobs must be an integer ≥ 1; found 0"),
+    "too many attackers": (
+        ["--clients", "5", "--byzantine", "2,5"],
+        "1 of 2 combinations cannot be run; the first is aggregator=fedseca attack=ipm clients=5 byzantine=5: ",
+    ),
+    "too few clients": (
+        ["--aggregator", "fedavg,krum", "--vary", "num_byzantine=1,3"],
+        "the first is aggregator=krum attack=ipm aggregator.num_byzantine=3: scenario: krum needs at least 6 clients",
+    ),
     "no data": (["--dataset", "cifar10", "--data-dir", "."], "cifar10 is not in"),
     "no data folder": (["--data-dir", "nowhere"], "data folder nowhere: no such folder"),
     "no address": (["--ray", "nonsense"], "--ray takes HOST:PORT, ray://HOST:PORT, auto or local; found 'nonsense'"),
@@ -72,25 +87,119 @@ def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(refusals, faul
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
 
 
-def test_killed_in_the_middle_of_its_cells_it_goes_on_and_gives_the_same_numbers(tmp_path):
+class Terminal:
+    """A command in a terminal of its own, as people sit at it."""
+
+    _MAIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from fedseca.cli import main; main()"
+
+    def __init__(self, *arguments: object) -> None:
+        self._screen, end = pty.openpty()
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self._MAIN, *map(str, arguments)],
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+            env=os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1", "TERM": "xterm"},
+        )
+        os.close(end)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._screen, keys)
+
+    def watch(self, until: Callable[[], bool]) -> bool:
+        """Read what is shown until then, or the end of the command; whether it came to that."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            self._read()
+            if until():
+                return True
+            if self.process.poll() is not None:
+                break
+        return until()
+
+    def _read(self) -> None:
+        if select.select([self._screen], [], [], 0.02)[0]:
+            try:
+                self.shown += os.read(self._screen, 1 << 16)
+            except OSError:  # nobody writes there any more
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._screen)
+
+
+@contextmanager
+def in_terminal(*arguments: object) -> Iterator[Terminal]:
+    terminal = Terminal(*arguments)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def processes_below(root: int) -> set[int]:
+    """The children of a process, theirs, and so on; the dead that nobody fetched are not among them."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    parents = {int(pid): int(parent) for pid, parent, state in rows if not state.startswith("Z")}
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {root}
+
+
+def alive(pid: int) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+LONG = ("--rounds", 25, "--train-images", 200, "--test-images", 40, "--seed", "0,1,2", "-j", 2)
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> dict[int, list[float]]:
+    """What the cells of LONG give, by seed."""
+    cells = {seed: Scenario(rounds=25, train_images=200, test_images=40, seed=seed) for seed in range(3)}
+    return {seed: simulate(cell, threads=1).f1 for seed, cell in cells.items()}
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGKILL"])
+def test_stopped_in_the_middle_of_its_cells_it_goes_on_and_gives_the_same_numbers(tmp_path, unbroken, how):
     out = tmp_path / "grid"
-    options = ["--rounds", "25", "--train-images", "200", "--test-images", "40", "--seed", "0,1,2", "-j", "2"]
-    command = [sys.executable, "-c", "from fedseca.cli import main; main()", "grid", *options, "-o", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if out.exists() and any(cell for cell in Store(out).cells() if 6 <= Store(out).rounds(cell) < 20):
-            break
-        time.sleep(0.02)
-    assert process.poll() is None, "the grid was too quick to be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
     store = Store(out)
-    assert len(store.cells()) == 3
-    for cell in store.cells():
-        assert store.history(cell).f1 == simulate(cell, threads=1).f1
+
+    def in_the_middle() -> bool:
+        return any(6 <= store.rounds(cell) < 20 for cell in store.cells())
+
+    with in_terminal("grid", *LONG, "-o", out) as terminal:
+        assert terminal.watch(in_the_middle), f"it was too quick or too slow: {terminal.shown.decode()}"
+        below = processes_below(terminal.process.pid)
+        assert len(below) >= 3  # two cells at least and what they are forked from
+        if how == "Ctrl-C":
+            terminal.type(b"\x03\x03\x03")  # in impatience
+        else:
+            terminal.process.send_signal(signal.Signals[how])
+        assert terminal.watch(lambda: terminal.process.poll() is not None)
+        assert terminal.process.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130)
+        shown = terminal.shown.decode()
+    assert "Traceback" not in shown and re.search(r"[012] of 3 done, [12] running, 0 failed, 0:\d\d:\d\d so far", shown)
+    assert ("stopped; the same command goes on from" in shown) == (how != "SIGKILL")
+    deadline = time.monotonic() + 30
+    while any(map(alive, below)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(alive, below))
+    for file in out.rglob("*.json"):  # none is half-written
+        json.loads(file.read_text())
+    again = run("grid", *LONG, "-o", out, "--json")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(json.loads(again.stdout)["done"]) == len(store.cells()) == 3
+    assert {cell.seed: store.history(cell).f1 for cell in store.cells()} == unbroken
+    assert not [file for file in out.rglob(".*") if re.fullmatch(r"\..+\.[0-9a-f]{12}", file.name)]
 
 
 def test_plugins_are_known_in_every_process(tmp_path):
@@ -101,17 +210,21 @@ def test_plugins_are_known_in_every_process(tmp_path):
     assert "3 of 3 cells are done" in done.stdout
 
 
-def test_on_ray(tmp_path):
-    """A local Ray of two workers gives the numbers of this process."""
+@pytest.mark.parametrize("jobs", [None, 1])
+def test_on_ray(tmp_path, jobs):
+    """A local Ray of two workers gives the numbers of this process; with one job, one cell after the other."""
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    done = run(
-        "grid", *QUICK, "--aggregator", "fedavg,cwmed,rfa", "--ray", "local", "-o", tmp_path / "grid", **settings
-    )
+    options = ("--aggregator", "fedavg,cwmed,rfa", "--ray", "local", *(() if jobs is None else ("-j", jobs)))
+    done = run("grid", *QUICK, *options, "-o", tmp_path / "grid", **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     store = Store(tmp_path / "grid")
     assert len(store.cells()) == 3
     for cell in store.cells():
         assert store.history(cell).f1 == simulate(cell, threads=1).f1
+    if jobs == 1:
+        folders = [store.folder(cell) for cell in store.cells()]
+        spans = sorted([(f / name).stat().st_mtime_ns for name in ("config.json", "result.json")] for f in folders)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_no_ray_there_is_one_line(tmp_path):

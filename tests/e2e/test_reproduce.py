@@ -2,35 +2,75 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from tests.e2e.test_command_line import run, run_each
+from tests.e2e.test_command_line import run_each
+
+_SMALLER = """
+import dataclasses, sys
+from fedseca.cli import main
+from fedseca.experiments.catalogue import EXPERIMENTS as known
+table, times = known["main"], known["timing"]
+rows, columns = ({name: given[name] for name in kept} for given, kept in (
+    (table.rows, ("krum", "fedseca")), (table.columns, ("ipm", "none"))))
+small = {"train_images": 60, "test_images": 40}
+known["main"] = dataclasses.replace(table, rows=rows, columns=columns, base=small)
+known["timing"] = dataclasses.replace(times, rules=("fedavg", "fedseca"), clients=(4, 8))
+main()
+"""
+
+
+def reproduce(*arguments) -> subprocess.CompletedProcess[str]:
+    """The command with a smaller table and fewer times: what differs from the real ones is their length."""
+    settings = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", _SMALLER, "reproduce", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=settings, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def test_a_table_of_the_paper_beside_ours(tmp_path):
-    out = tmp_path / "clients"
-    done = run("reproduce", "client-count", "--rounds", 1, "-o", out)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (
-        "(0.89)" in done.stdout and "client-count.csv, client-count.png, client-count-rounds.png and the" in done.stdout
-    )
-    rows = list(csv.DictReader((out / "client-count.csv").read_text().splitlines()))
-    assert len(rows) == 12 and rows[0]["paper"] == "0.891" and all(0 <= float(row["accuracy"]) <= 1 for row in rows)
-    for picture in ("client-count.png", "client-count-rounds.png"):
+    out = tmp_path / "out"
+    command = ["main", "--rounds", 1, "--seeds", "0,1", "-o", out]
+    told = reproduce(*command).stdout
+    files = ["main.csv", "main.png", "main-rounds.png", "main.html"]
+    assert "(0.82)" in told and "±" in told and f"{', '.join(files)} and the runs are in" in " ".join(told.split())
+    rows = list(csv.DictReader((out / "main.csv").read_text().splitlines()))
+    assert [(row["aggregator"], row["attack"]) for row in rows] == [
+        ("krum", "ipm"), ("krum", "none"), ("fedseca", "ipm"), ("fedseca", "none")
+    ]  # fmt: skip
+    assert rows[2]["paper"] == "0.82" and all(0 <= float(row["f1"]) <= 1 for row in rows)
+    assert all(row["count"] == "2" and float(row["std"]) >= 0 for row in rows)
+    for picture in files[1:3]:
         assert (out / picture).read_bytes()[:4] == b"\x89PNG"
-    again = json.loads(run("reproduce", "client-count", "--rounds", 1, "-o", out, "--json").stdout)
-    assert [score["values"][0] for score in again["scores"]] == pytest.approx(
-        [float(row["accuracy"]) for row in rows], abs=1e-4
+    page = (out / "main.html").read_text()
+    assert "fedseca reproduce main --preset digits --seeds 0,1 --rounds 1" in page and str(tmp_path) not in page
+    again = json.loads(reproduce(*command, "--json").stdout)
+    assert [sum(score["values"]) / 2 for score in again["scores"]] == pytest.approx(
+        [float(row["f1"]) for row in rows], abs=1e-4
     )
+
+
+def test_times_need_no_runs_and_can_be_measured_again(tmp_path):
+    for _ in range(2):
+        told = reproduce("timing", "--threads", 1, "-o", tmp_path).stdout
+        assert "13,706 coordinates" in " ".join(told.split()) and "timing.csv, timing.png, timing.html are in" in told
+    rows = list(csv.DictReader((tmp_path / "timing.csv").read_text().splitlines()))
+    assert len(rows) == 4 and all(float(row["seconds"]) > 0 for row in rows)
 
 
 BAD = {
     "mian": "unknown experiment 'mian'; did you mean 'main'?",
     "main --preset digit": "unknown preset 'digit'; did you mean 'digits'?",
+    "timing --preset digit": "unknown preset 'digit'; did you mean 'digits'?",
     "main --seeds one": "--seeds takes whole numbers with commas between them; found 'one'",
     "main --rounds 0": "scenario: rounds must be integer ≥ 1; found 0",
     "main -j 0": "jobs must be an integer ≥ 1; found 0",
+    "main --threads 0": "threads must be an integer ≥ 1; found 0",
     "": "Missing argument 'NAME'",
 }
 

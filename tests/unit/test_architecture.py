@@ -20,6 +20,7 @@ ORDER = [
     "errors",
     "declare",
     "files",
+    "paper",
     "layout",
     "reading",
     "updates",
@@ -28,6 +29,7 @@ ORDER = [
     "aggregators",
     "attacks",
     "server",
+    "bench",
     "plugins",
     "data",
     "models",
@@ -36,7 +38,6 @@ ORDER = [
     "report",
     "flower",
     "testing",
-    "bench",
     "cli",
 ]
 

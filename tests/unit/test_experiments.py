@@ -10,19 +10,25 @@ import torch
 from PIL import Image
 
 from fedseca.errors import UnknownName
-from fedseca.experiments import experiment as experiments
 from fedseca.experiments.catalogue import EXPERIMENTS
-from fedseca.experiments.experiment import Experiment, Score
-from fedseca.experiments.outputs import outputs
-from fedseca.experiments.paper import read_table, verdict
-from fedseca.experiments.plots import heat_map, trajectories
+from fedseca.experiments.experiment import PRESETS, Experiment, Request, TableOfRuns
+from fedseca.experiments.plots import curves, heat_map
+from fedseca.experiments.results import Outcome, ResultTable, Score
 from fedseca.experiments.similarity import Similarity
 from fedseca.experiments.store import Store
+from fedseca.experiments.timing import Timing, coordinates
 from fedseca.federation import simulate
+from fedseca.paper import read_table, verdict
+
+TABLES = {name: each for name, each in EXPERIMENTS.items() if isinstance(each, TableOfRuns)}
+
+
+def outcome(experiment: Experiment, store: Store, request: Request | None = None) -> Outcome:
+    return experiment.outcome(request or Request(), store, None, lambda what, done, total: None)
 
 
 def test_the_tables_have_the_paper_s_size():
-    sizes = {name: (len(each.rows), len(each.columns)) for name, each in EXPERIMENTS.items()}
+    sizes = {name: (len(each.rows), len(each.columns)) for name, each in TABLES.items()}
     assert sizes == {
         "main": (12, 8),
         "ablation": (10, 8),
@@ -32,27 +38,46 @@ def test_the_tables_have_the_paper_s_size():
         "concordance": (1, 8),
         "similarity": (1, 1),
     }
-    assert EXPERIMENTS["main"].paper["fedseca", "minmax"] > 0.5 > EXPERIMENTS["main"].paper["krum", "alie"]
-    for each in EXPERIMENTS.values():
+    assert EXPERIMENTS.keys() == {*sizes, "timing"}
+    assert TABLES["main"].paper["fedseca", "minmax"] > 0.5 > TABLES["main"].paper["krum", "alie"]
+    for each in TABLES.values():
         places = {(row, column) for row in each.rows for column in each.columns}
         assert each.paper.keys() <= places, f"{each.name} lacks a row or column of the paper"
 
 
-@pytest.mark.parametrize("preset", experiments.PRESETS)
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", TABLES)
 def test_every_place_is_a_scenario_of_its_own_with_its_seed(name, preset):
-    cells = EXPERIMENTS[name].cells(preset, (0, 7))
+    request, experiment = Request(preset, (0, 7)), TABLES[name].at(preset)
+    cells = experiment.cells(request)
     assert all([run.seed for run in cell.scenarios] == [0, 7] for cell in cells)
-    runs = EXPERIMENTS[name].runs(cells)
+    runs = experiment.runs(request)
     # Both scans of the sensitivity hold the default, which is run once.
     assert len(runs) == 2 * (len(cells) - (8 if name == "sensitivity" else 0))
     assert [run.seed for run in runs[: len(runs) // 2]] == [0] * (len(runs) // 2)
     with pytest.raises(UnknownName, match="unknown preset 'digit'; did you mean 'digits'"):
-        EXPERIMENTS[name].cells("digit")
+        experiment.cells(Request("digit"))
+
+
+def test_the_paper_s_own_setting():
+    (run,) = {run for run in TABLES["main"].runs(Request("paper")) if (run.aggregator.name, run.attack.name) == IPM}
+    assert (run.clients, run.byzantine, run.rounds, run.batch_size, run.local_epochs) == (5, 2, 50, 64, 1)
+    assert (run.learning_rate, run.weight_decay, run.dataset.name) == (1e-3, 1e-6, "cifar10")
+    assert (run.model.name, run.model.stem, run.model.image_size) == ("resnet18", "imagenet", 224)
+    assert (run.aggregator.sparsity, run.aggregator.momentum) == (0.9, 0.5)
+    many = TABLES["byzantine-count"].at("paper")
+    assert {(run.clients, run.byzantine, run.batch_size) for run in many.runs(Request("paper"))} == {
+        (64, count, 16) for count in (8, 17, 31, 34, 40)
+    }
+    assert "of 64" in many.title and "of 16" in TABLES["byzantine-count"].at("digits").title
+    assert TABLES["client-count"].last == 10
+
+
+IPM = ("fedseca", "ipm")
 
 
 def test_the_ablations_remove_what_they_say():
-    rules = {cell.row: cell.scenarios[0].aggregator for cell in EXPERIMENTS["ablation"].cells()}
+    rules = {cell.row: cell.scenarios[0].aggregator for cell in TABLES["ablation"].cells(Request())}
     full = rules.pop("full").values()
     changed = {row: {k for k, v in rule.values().items() if v != full[k]} for row, rule in rules.items()}
     assert changed == {
@@ -88,7 +113,7 @@ def test_the_colours_are_the_paper_s():
     assert {place: found[place] for place in expected} == expected
 
 
-TINY = Experiment(
+TINY = TableOfRuns(
     name="tiny",
     title="two by two",
     row_name="aggregator",
@@ -102,34 +127,42 @@ TINY = Experiment(
 
 def test_scores_are_read_off_the_runs_and_stand_beside_the_paper_s(tmp_path):
     store = Store(tmp_path)
-    cells = TINY.cells(seeds=(0, 1))
+    request = Request(seeds=(0, 1))
+    cells = TINY.cells(request)
     for cell in cells:
         for run in cell.scenarios:
             if (cell.row, run.seed) != ("cwmed", 1):  # two are missing
                 simulate(run, folder=store.folder(run))
-    scores = TINY.scores(cells, store)
+    found = outcome(TINY, store, request)
+    scores = found.table.scores
     assert [len(score.values) for score in scores] == [2, 2, 1, 1]
     expected = [simulate(run).f1_last5 for run in cells[0].scenarios]
     assert list(scores[0].values) == expected
     assert scores[0].mean == pytest.approx(np.mean(expected)) and scores[2].std is None
     assert scores[0].std == pytest.approx(np.std(expected, ddof=1))
-    rows = list(csv.DictReader(io.StringIO(TINY.as_csv(scores))))
-    assert [row["seeds"] for row in rows] == ["2", "2", "1", "1"] and rows[0]["paper"] == "0.02"
+    assert scores[0].runs == tuple(run.id for run in cells[0].scenarios) and len(scores[2].runs) == 1
+    rows = list(csv.DictReader(found.files["tiny.csv"].decode().splitlines()))
+    assert [row["count"] for row in rows] == ["2", "2", "1", "1"] and rows[0]["paper"] == "0.02"
     assert float(rows[0]["f1"]) == pytest.approx(np.mean(expected), abs=1e-4) and rows[3]["paper"] == ""
-    picture = np.asarray(Image.open(io.BytesIO(trajectories(TINY, cells, store))).convert("RGB"))
+    picture = pixels(found.files["tiny-rounds.png"])
     assert (np.asarray([31, 119, 180]) == picture).all(axis=-1).any(), "there is no line of the first colour"
 
 
 def test_trust_over_the_rounds(tmp_path):
-    concordance = dataclasses.replace(EXPERIMENTS["concordance"], base=TINY.base)
-    store, cells = Store(tmp_path), concordance.cells()
-    run = cells[1].scenarios[0]
-    simulate(run, folder=store.folder(run))
-    files = outputs(concordance, cells, concordance.scores(cells, store), store)
+    concordance = dataclasses.replace(TABLES["concordance"], base=TINY.base)
+    store = Store(tmp_path)
+    run = concordance.cells(Request())[1].scenarios[0]
+    history = simulate(run, folder=store.folder(run))
+    table, files = (found := outcome(concordance, store)).table, found.files
+    assert table.rows == ["honest", "Byzantine"] and not table.coloured
+    by_place = table.by_place()
+    honest = [line["rho"] for line in history.clients if not line["byzantine"]]
+    assert by_place["honest", "ipm"].mean == pytest.approx(np.mean(honest))
+    assert by_place["honest", "fang"].mean is None
     rows = list(csv.DictReader(files["concordance.csv"].decode().splitlines()))
     assert {row["attack"] for row in rows} == {"ipm"} and len(rows) == 2 * 5
     assert [row["byzantine"] for row in rows[:5]] == ["False"] * 3 + ["True"] * 2
-    picture = np.asarray(Image.open(io.BytesIO(files["concordance.png"])).convert("RGB")).astype(int)
+    picture = pixels(files["concordance.png"]).astype(int)
     assert (picture[..., 0] - picture[..., 1] > 80).any() and (picture[..., 1] - picture[..., 0] > 60).any()
 
 
@@ -147,11 +180,15 @@ def test_similarity_by_hand():
 
 
 def test_similarity_of_real_updates(tmp_path):
-    experiment = dataclasses.replace(EXPERIMENTS["similarity"], base={**TINY.base, "rounds": 1})
-    store, cells = Store(tmp_path), experiment.cells()
-    run = cells[0].scenarios[0]
+    experiment = dataclasses.replace(TABLES["similarity"], base={**TINY.base, "rounds": 1})
+    store = Store(tmp_path)
+    nothing = outcome(experiment, store)
+    assert nothing.table.scores == [] and nothing.files == {"similarity.csv": b"\n"}
+    (run,) = experiment.runs(Request())
     simulate(run, folder=store.folder(run))
-    files = outputs(experiment, cells, experiment.scores(cells, store), store)
+    found = outcome(experiment, store)
+    files = found.files
+    assert found.table.by_place()["ipm", "cosine"].mean == pytest.approx(-1, abs=1e-4)
     rows = {row["attack"]: row for row in csv.DictReader(files["similarity.csv"].decode().splitlines())}
     assert rows.keys() == {"alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax"}
     assert float(rows["ipm"]["cosine"]) == pytest.approx(-1, abs=1e-4)
@@ -165,8 +202,42 @@ def test_similarity_of_real_updates(tmp_path):
 
 def test_the_heat_map_shows_collapse_in_red():
     def red(mean: float) -> int:
-        scores = [Score("fedavg", "ipm", (mean,), None), Score("cwmed", "none", (0.9,), None)]
-        picture = np.asarray(Image.open(io.BytesIO(heat_map(TINY, scores))).convert("RGB"))
+        picture = pixels(heat_map(small_table([Score("a", "8", (mean,)), Score("b", "8", (0.9,))])))
         return int((picture == np.asarray([0xD9, 0x4D, 0x4D])).all(axis=-1).sum())
 
     assert red(0.05) > 500 and red(0.88) == 0
+
+
+def small_table(scores: list[Score]) -> ResultTable:
+    return ResultTable(title="small", row_name="rule", column_name="clients", metric="f1", scores=scores)
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def test_times_of_the_rules(tmp_path):
+    timing = Timing(name="timing", title="how long", rules=("fedavg", "krum"), clients=(4, 8))
+    assert timing.runs(Request()) == []
+    steps: list[tuple[str, int, int]] = []
+    found = timing.outcome(Request(), Store(tmp_path), None, lambda *step: steps.append(step))
+    assert found.table.rows == ["fedavg", "krum"] and found.table.columns == ["4", "8"] and not found.table.coloured
+    assert all(score.mean is not None and 0 < score.mean < 60 for score in found.table.scores)
+    assert not found.table.has_paper, "the paper's times are for another model"
+    assert steps[0] == ("torch.mean, 4 clients", 0, 6) and steps[-1] == ("pictures", 6, 6)
+    rows = list(csv.DictReader(found.files["timing.csv"].decode().splitlines()))
+    assert [(row["aggregator"], row["clients"]) for row in rows[:2]] == [("fedavg", "4"), ("fedavg", "8")]
+    assert found.files["timing.png"][:4] == b"\x89PNG"
+
+
+def test_updates_are_as_long_as_the_preset_s_model():
+    convolutions = (1 * 9 + 1) * 16 + (16 * 9 + 1) * 32
+    assert coordinates("digits") == convolutions + (32 * 2 * 2 + 1) * 64 + (64 + 1) * 10
+    # As published for a thousand classes, 11,689,512: less the 990 classes that CIFAR-10 does not have.
+    assert coordinates("paper") == 11_689_512 - 990 * 513
+
+
+def test_curves_show_the_paper_dashed():
+    alone = pixels(curves(small_table([Score("a", "4", (1.0,)), Score("a", "8", (2.0,))])))
+    beside = pixels(curves(small_table([Score("a", "4", (1.0,), 3.0), Score("a", "8", (2.0,), 9.0)])))
+    assert alone.shape == beside.shape and (alone != beside).any()

@@ -1,21 +1,25 @@
 """Grids: which cells there are, where they lie, what becomes of them."""
 
+import io
 import json
 import os
 import signal
 import threading
 import time
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.experiments.grid import Axis, place, scenarios
-from fedseca.experiments.runner import run_grid
-from fedseca.experiments.store import Store
+from fedseca.experiments.runner import Progress, run_grid
+from fedseca.experiments.store import Store, record_failure
 from fedseca.experiments.workers import Processes, Task
 from fedseca.federation import Scenario, simulate
 from fedseca.federation.folder import RunFolder
@@ -80,6 +84,41 @@ def test_bad_axes_are_refused_before_anything_runs(axis, error):
         scenarios(SMALL, [axis])
 
 
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (
+            [Axis("clients", ("5",)), Axis("byzantine", ("2", "5"))],
+            "1 of 2 combinations cannot be run; the first is aggregator=fedseca attack=ipm clients=5 byzantine=5: "
+            "scenario: byzantine must be below clients",
+        ),
+        (
+            [Axis("aggregator", ("fedavg", "krum")), Axis("attack", ("none", "ipm")), Axis("clients", (3, 9))],
+            "2 of 8 combinations cannot be run; the first is aggregator=krum attack=none clients=3: "
+            "scenario: krum needs at least 5 clients",
+        ),
+        (  # fedavg has no num_byzantine: all its combinations are possible
+            [Axis("aggregator", ("fedavg", "krum")), Axis("aggregator.num_byzantine", ("1", "3"))],
+            "1 of 4 combinations cannot be run; the first is aggregator=krum attack=ipm aggregator.num_byzantine=3: "
+            "scenario: krum needs at least 6 clients",
+        ),
+        (  # nor is it named where it plays no part
+            [
+                Axis("aggregator.num_byzantine", ("1", "2")),
+                Axis("byzantine", (5,)),
+                Axis("aggregator", ("rfa", "krum")),
+            ],
+            "4 of 4 combinations cannot be run; the first is aggregator=rfa attack=ipm byzantine=5: ",
+        ),
+        ([Axis("byzantine", (5,))], "scenario: byzantine must be below clients"),
+    ],
+)
+def test_an_impossible_combination_is_named(axes, message):
+    with pytest.raises(ParameterError) as problem:
+        scenarios(SMALL, axes)
+    assert str(problem.value).startswith(message)
+
+
 def test_a_grid_is_run_and_found_again(tmp_path):
     store = Store(tmp_path / "grid")
     cells = scenarios(SMALL, [Axis("aggregator", ("fedavg", "cwmed"))])
@@ -128,7 +167,7 @@ def test_a_process_that_is_killed_is_a_cell_that_failed_and_goes_on_next_time(tm
     cells = scenarios({**SMALL, "rounds": 60}, [Axis("seed", (0, 1))])
     progress = run_grid(cells, store, _KillsItself(2))
     assert [cell.seed for cell in progress.failed] == [1]
-    assert store.error(cells[1])["error"] == "its process ended with signal 9"
+    assert store.error(cells[1])["error"] == "its process ended with signal 9, as happens when memory runs out"
     begun = store.history(cells[1]).rounds[:5]
     progress = run_grid(cells, store, Processes(2))
     assert not progress.failed and not store.error_file(cells[1]).exists()
@@ -210,3 +249,81 @@ def test_a_plan_is_plain_data(tmp_path):
     store.plan([Scenario(**SMALL)])
     planned: Any = json.loads(Path(tmp_path / "grid.json").read_text())
     assert [Scenario.of(values) for values in planned["cells"]] == store.cells() == [Scenario(**SMALL)]
+
+
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
+    store = Store(tmp_path)
+    (cell,) = cells = scenarios(SMALL)
+    store.plan(cells)
+    record_failure(store.error_file(cell), "it failed")
+    left = [".grid.json.0123456789ab", f"errors/.{cell.title}.json.0123456789ab"]
+    others = [".grid.json.swp", ".grid.json.0123456789abc", ".notes.0123456789ab", "errors/.a.json.0123456789ab"]
+    for name in (*left, *others):
+        (tmp_path / name).write_text("half of")
+    store.plan(cells)
+    assert not any((tmp_path / name).exists() for name in left)
+    assert all((tmp_path / name).exists() for name in others) and store.error(cell)["error"] == "it failed"
+
+
+def test_what_is_being_written_is_not_taken_for_left(tmp_path):
+    """A grid that starts tidies while the cells of another fail."""
+    store = Store(tmp_path)
+    (cell,) = cells = scenarios(SMALL)
+    store.plan(cells)
+    problems: list[Exception] = []
+
+    def fail() -> None:
+        try:
+            for number in range(100):
+                record_failure(store.error_file(cell), f"failure {number}")
+        except OSError as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=fail) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        store.plan(cells)
+    assert problems == [] and store.error(cell)["error"] == "failure 99"
+
+
+@pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")  # between two libraries, when they are imported
+def test_the_live_table(tmp_path, monkeypatch):
+    from fedseca.cli.grid import live_grid
+
+    store, screen = Store(tmp_path), io.StringIO()
+    cells = scenarios(SMALL | {"rounds": 8}, [Axis("seed", tuple(range(6)))])
+    store.folder(cells[2]).mkdir(parents=True)
+    (store.folder(cells[2]) / "rounds.jsonl").write_text("{}\n" * 3)
+    now = [100.0]
+    monkeypatch.setattr("fedseca.cli.grid.time", SimpleNamespace(monotonic=lambda: now[0]))
+    console = Console(file=screen, force_terminal=True, width=100)
+
+    def painted() -> str:
+        shown = screen.getvalue()
+        screen.seek(0), screen.truncate()
+        return shown
+
+    with live_grid(len(cells), store, console) as show:
+        progress = Progress(deque(cells[3:]), {cells[2].id: cells[2]}, done=[cells[0]])
+        show(progress)  # what was done before says nothing of how long the rest takes
+        assert "1 of 6 done, 1 running, 0 failed, 0:00:00 so far, …" in painted()
+        progress.failed.append(cells[1])
+        now[0] += 3700
+        show(progress)
+        shown = painted()
+        assert "1 of 6 done, 1 running, 1 failed, 1:01:40 so far, about 4:06:40 left" in shown
+        assert cells[2].title in shown and "3/8" in shown and cells[3].title not in shown
+    with live_grid(len(cells), store, Console(file=screen, force_terminal=False)) as show:
+        painted()
+        show(progress)
+    assert painted() == ""  # into a file, nothing is painted
+
+
+def test_a_cell_that_wants_to_end_its_process_is_a_cell_that_failed(tmp_path):
+    plugin = tmp_path / "leaves.py"
+    plugin.write_text("raise SystemExit(0)\n")
+    store = Store(tmp_path / "grid")
+    (cell,) = cells = scenarios(SMALL)
+    assert run_grid(cells, store, Processes(1), plugins=[str(plugin)]).failed == [cell]
+    assert store.error(cell)["error"] == "SystemExit: 0"

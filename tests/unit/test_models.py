@@ -29,6 +29,18 @@ def test_resnet18(stem):
     assert features.shape == (2, 512, sides[stem], sides[stem])
 
 
+def test_resnet18_can_enlarge_the_images_first():
+    plain, enlarging = (
+        MODELS.make("resnet18", stem="imagenet", image_size=size).build((1, 32, 32), 10, seed=0).eval()
+        for size in (None, 96)
+    )
+    assert list(enlarging.state_dict()) == list(plain.state_dict())
+    images = torch.randn(2, 1, 32, 32)
+    by_hand = torch.nn.functional.interpolate(images, scale_factor=3, mode="bilinear")
+    torch.testing.assert_close(enlarging(images), plain(by_hand))
+    assert not torch.allclose(enlarging(images), plain(images))
+
+
 def test_the_paper_s_resnet18_has_its_size():
     """The paper times aggregation on 11.2 million parameters."""
     network = MODELS.make("resnet18", stem="imagenet").build((3, 224, 224), 10, seed=0)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from fedseca.errors import InputError
 from fedseca.experiments.store import Store
 from fedseca.federation import Scenario, read_history, simulate
-from fedseca.report import collect, make_page
+from fedseca.report import Collection, collect, make_page
 from fedseca.report.compact import number, thinned
-from tests.unit.run_folders import write_grid, write_run
+from tests.unit.run_folders import experiment_of, write_grid, write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;{{data}}\u2028\x1b[31m"
 QUICK: dict[str, Any] = {"rounds": 3, "train_images": 60, "test_images": 40}
@@ -227,8 +228,12 @@ def test_the_program_never_reads_text_as_html():
 def test_numbers_are_short():
     assert [number(value) for value in (0.123456, 1.0, 12345.6, 1e-9, 1e300)] == [0.1235, 1, 12350, 1e-9, 1e300]
     assert [number(value) for value in (float("nan"), float("inf"), True, "1", None, 10**400)] == [None] * 6
-    assert thinned({"rounds": [1, 2, 3, 4, 5]}, 2) == {"rounds": [1, 3, 5]}
-    assert thinned({"rounds": [1, 2, 3, 4]}, 2) == {"rounds": [2, 4]}
+
+
+def test_what_is_thinned_keeps_its_share_and_the_last():
+    assert thinned([1, 2, 3, 4, 5], 2) == [3, 5]
+    assert thinned([1, 2, 3, 4], 2) == [2, 4]
+    assert thinned([1, 2], 2) == [2] and thinned([1, 2], 3) == []
 
 
 def test_ninety_six_runs_are_less_than_eight_megabytes(tmp_path):
@@ -240,4 +245,53 @@ def test_ninety_six_runs_are_less_than_eight_megabytes(tmp_path):
 def test_many_clients_keep_fewer_matrices(tmp_path):
     write_run(tmp_path / "many", Scenario(clients=100, byzantine=20, rounds=30))
     (run,) = collect([tmp_path]).runs
-    assert run["pairs"]["rounds"][-1] == 30 and 15 <= len(run["pairs"]["rounds"]) <= 20
+    assert run["pairs"]["rounds"] == [*range(2, 31, 2)] and len(run["pairs"]["matrices"]) == 15
+    assert run["thinned"] == [["the concordances", 15, 30]]
+    assert run["columns_rounds"] == [*range(1, 31)]
+
+
+def test_many_clients_keep_fewer_rounds_and_the_means_of_all(tmp_path):
+    scenario = Scenario(clients=200, byzantine=40, rounds=50)
+    for name in ("a", "b", "c"):
+        folder = write_run(tmp_path / name, scenario, matrices=False)
+        lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+        for line in lines:
+            line |= {f"more_{k}": k + line["round"] / 50 for k in range(7)}
+        (folder / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = collect([tmp_path])  # 3 runs × 12 columns × 200 clients × 50 rounds
+    values = [len(course) for run in found.runs for courses in run["columns"].values() for course in courses]
+    assert len(values) == 3 * 12 * 200 and set(values) == {25} and sum(values) <= 300_000
+    for run in found.runs:
+        assert run["columns_rounds"] == [*range(2, 51, 2)]
+        assert run["columns"]["more_3"][7] == [pytest.approx(3 + number / 50) for number in run["columns_rounds"]]
+        assert run["means"]["more_3"][7] == pytest.approx(3.51)  # of all rounds, not of those that were kept
+        assert run["thinned"] == [["the courses of the clients", 25, 50]]
+    assert len(make_page(found).encode()) < 8e6
+
+
+def test_what_does_not_fit_at_all_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["fedseca.report.collect"], "_MOST_VALUES", 20)
+    monkeypatch.setattr(sys.modules["fedseca.report.collect"], "_MOST_ENTRIES", 20)
+    write_run(tmp_path / "run", Scenario(rounds=4))
+    (run,) = collect([tmp_path]).runs
+    assert not run["columns_rounds"] and not any(course for each in run["columns"].values() for course in each)
+    assert run["pairs"] == {"rounds": [], "matrices": []}
+    assert run["thinned"] == [["the concordances", 0, 4], ["the courses of the clients", 0, 4]]
+    assert run["means"]["rho"][0] is not None
+
+
+def test_an_experiment_is_data_of_the_page(tmp_path):
+    for seed in (0, 1):
+        write_grid(tmp_path, rules=("krum", "fedavg", "fedseca"), attacks=("ipm", "alie"), rounds=3, seed=seed)
+    found = collect([tmp_path])
+    experiment = experiment_of(found) | {"title": HOSTILE, "rows": ["krum", "fedavg", HOSTILE]}
+    experiment["cells"][0] |= {"mean": float("nan"), "std": float("inf")}
+    page = Page(make_page(found, experiment))
+    assert page.tags == Page(make_page(found)).tags
+    shown = page.data["experiment"]
+    assert shown["title"] == HOSTILE and shown["rows"][2] == HOSTILE
+    assert shown["cells"][0]["mean"] is shown["cells"][0]["std"] is None
+    assert shown["cells"][1]["mean"] == pytest.approx(experiment["cells"][1]["mean"], rel=1e-3)
+    assert {id for cell in shown["cells"] for id in cell["runs"]} == {run["id"] for run in found.runs}
+    assert Page(make_page(Collection(), experiment)).data["runs"] == []
+    assert Page(make_page(found)).data["experiment"] is None

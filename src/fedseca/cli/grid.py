@@ -46,7 +46,10 @@ def grid(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the grid.")] = Path("runs/grid"),
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", metavar="N", help="Cells at once; the number of cores if not given.")
+        int | None,
+        typer.Option(
+            "--jobs", "-j", metavar="N", help="Cells at once, at most; as many as there are cores for if not given."
+        ),
     ] = None,
     ray: Annotated[
         str | None,
@@ -63,15 +66,19 @@ def grid(
 
     A cell is a run like any other (`fedseca run`), in a folder named after its config. Killed and started again, the
     grid goes on where it was, in the middle of a cell too. A cell that fails is written down and stops no other.
+
+    Exit code: 0 if all cells are done, 1 if some failed, 2 for bad input, 130 if stopped by Ctrl-C or SIGTERM.
     """
     base = {} if config is None else read_config(config)
     axes = make_axes(base, options, vary or [])
     cells = scenarios(base, axes)
     store = Store(output)
     check(cells, store, data_dir, threads)
-    workers: Workers = (
-        RayCluster(ray, threads) if ray is not None else Processes((os.cpu_count() or 1) if jobs is None else jobs)
-    )
+    workers: Workers
+    if ray is not None:
+        workers = RayCluster(ray, threads, jobs)
+    else:
+        workers = Processes(max(1, (os.cpu_count() or 1) // threads) if jobs is None else jobs)
     common = {} if context.parent is None else context.parent.params
     plugins = [str(plugin) for plugin in common.get("plugin") or ()]
     with interruptible(output), live_grid(len(cells), store) as show_progress:
@@ -110,11 +117,16 @@ def _values(text: str) -> tuple[str, ...]:
 @contextmanager
 def interruptible(output: Path) -> Iterator[None]:
     """Ctrl-C and a polite kill end the grid, not its folder."""
+    signals = (signal.SIGINT, signal.SIGTERM)
 
     def end(number: int, frame: object) -> None:
+        for each in signals:  # one is enough: a second must not disturb it in ending its processes
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, end)
+    for each in signals:
+        if signal.getsignal(each) != signal.SIG_IGN:  # as it is where a script runs this in the background
+            signal.signal(each, end)
     try:
         yield
     except KeyboardInterrupt:
@@ -123,14 +135,14 @@ def interruptible(output: Path) -> Iterator[None]:
 
 
 @contextmanager
-def live_grid(total: int, store: Store) -> Iterator[Callable[[Progress], None]]:
-    """A table of what is done, runs, failed and waits, with the time that is left."""
-    console = Console(stderr=True)
+def live_grid(total: int, store: Store, console: Console | None = None) -> Iterator[Callable[[Progress], None]]:
+    """A table of what is done, runs, failed and waits, with the time that is left; on a terminal only."""
+    console = console or Console(stderr=True)
     if not console.is_terminal:
         yield lambda progress: None
         return
     start, before = time.monotonic(), None
-    with Live(console=console, transient=True, refresh_per_second=4) as painted:
+    with Live(console=console, transient=True, auto_refresh=False) as painted:
 
         def show(progress: Progress) -> None:
             nonlocal before
@@ -141,7 +153,8 @@ def live_grid(total: int, store: Store) -> Iterator[Callable[[Progress], None]]:
             counts = (
                 f"{len(progress.done)} of {total} done, {len(progress.running)} running, {len(progress.failed)} failed"
             )
-            painted.update(Group(Text(f"{counts}, {_clock(spent)} so far, {left}"), _running(progress, store)))
+            line = Text(f"{counts}, {_clock(spent)} so far, {left}")
+            painted.update(Group(line, _running(progress, store)), refresh=True)
 
         yield show
 

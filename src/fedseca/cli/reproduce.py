@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import torch
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBars
 from rich.table import Table
 from rich.text import Text
 
@@ -17,14 +24,15 @@ from fedseca.cli.tables import wide_console
 from fedseca.declare import unknown
 from fedseca.errors import InputError, UnknownName, printable
 from fedseca.experiments.catalogue import EXPERIMENTS
-from fedseca.experiments.experiment import PRESETS, Experiment, Score
-from fedseca.experiments.outputs import outputs
-from fedseca.experiments.paper import verdict
+from fedseca.experiments.experiment import PRESETS, OnStep, Request
 from fedseca.experiments.plots import require_matplotlib
+from fedseca.experiments.results import Outcome, ResultTable, Score
 from fedseca.experiments.runner import check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes
 from fedseca.files import write_atomically
+from fedseca.paper import verdict
+from fedseca.report import Collection, collect, make_page, require_plotly
 
 _STYLES = {
     "collapsed": "white on red",
@@ -36,7 +44,7 @@ _STYLES = {
 
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"One of: {', '.join(EXPERIMENTS)}.", show_default=False)],
-    preset: Annotated[str, typer.Option(help=f"What it runs on: {', '.join(PRESETS)}.")] = "digits",
+    preset: Annotated[str, typer.Option(help=f"What it runs on: {', '.join(PRESETS)} (the paper's own).")] = "digits",
     seeds: Annotated[str, typer.Option(help="One or more, with commas between them.")] = "0",
     rounds: Annotated[
         int | None, typer.Option(metavar="N", help="Of each run, to try it out with fewer than the preset has.")
@@ -47,67 +55,133 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", metavar="N", help="Runs at once; the number of cores if not given.")
     ] = None,
-    threads: Annotated[int, typer.Option(metavar="N", help="Torch's threads in each run.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Torch's threads: 1 in each run, all in timing if not given.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Run a table or figure of the paper and show it next to the paper's numbers.
 
-    Writes the table as CSV and PNG, the course of every run as PNG, and the runs. Stopped and started again it goes on.
+    Writes the table as CSV, the pictures as PNG, a page to look at, and the runs. Stopped and started again it goes on.
     """
     if name not in EXPERIMENTS:
         raise UnknownName(unknown("experiment", name, EXPERIMENTS))
-    experiment = EXPERIMENTS[name]
-    cells = experiment.cells(preset, _seeds(seeds), {} if rounds is None else {"rounds": rounds})
-    runs = experiment.runs(cells)
+    experiment = EXPERIMENTS[name].at(preset)
+    request = Request(preset, _seeds(seeds), {} if rounds is None else {"rounds": rounds})
+    runs = experiment.runs(request)
     folder = output or Path("runs") / f"{name}-{preset}"
     store = Store(folder)
-    check(runs, store, data_dir, threads)
+    in_each_run = 1 if threads is None else threads
+    check(runs, store, data_dir, in_each_run)
     require_matplotlib()
+    require_plotly()
+    if runs or threads is not None:
+        torch.set_num_threads(in_each_run)
     workers = Processes((os.cpu_count() or 1) if jobs is None else jobs)
-    with interruptible(folder), live_grid(len(runs), store) as show_progress:
-        progress = run_grid(runs, store, workers, data_dir=data_dir, threads=threads, on_change=show_progress)
-    scores = experiment.scores(cells, store)
-    files = outputs(experiment, cells, scores, store, data_dir)
+    with interruptible(folder):
+        with live_grid(len(runs), store) as show_progress:
+            progress = run_grid(runs, store, workers, data_dir=data_dir, threads=in_each_run, on_change=show_progress)
+        with _steps() as on_step:
+            outcome = experiment.outcome(request, store, data_dir, on_step)
+    page = make_page(
+        collect([folder]) if progress.done else Collection(), _for_the_page(_command(name, request), outcome)
+    )
+    files = {**outcome.files, f"{name}.html": page.encode()}
     for file, content in files.items():
         write_atomically(folder / file, content)
     if as_json:
-        rows = [{"row": s.row, "column": s.column, "values": s.values, "paper": s.paper} for s in scores]
-        typer.echo(json.dumps({"experiment": name, "folder": str(folder), "scores": rows}, indent=1))
+        scores = [
+            {"row": s.row, "column": s.column, "values": s.values, "paper": s.paper} for s in outcome.table.scores
+        ]
+        typer.echo(json.dumps({"experiment": name, "folder": str(folder), "scores": scores}, indent=1))
     else:
         console = wide_console()
-        console.print(_table(experiment, scores))
+        console.print(_table(outcome.table))
         for run in progress.failed:
             text = f"{run.title} failed: {printable(store.error(run)['error'])}"
             console.print(Text(text, style="red"), soft_wrap=True)
-        console.print(Text(f"{', '.join(files)} and the runs are in {printable(str(folder))}"), soft_wrap=True)
+        kept = f"{', '.join(files)}{' and the runs' if runs else ''} are in {printable(str(folder))}"
+        console.print(Text(kept), soft_wrap=True)
     if progress.failed:
         raise typer.Exit(1)
 
 
-def _seeds(text: str) -> list[int]:
+def _seeds(text: str) -> tuple[int, ...]:
     try:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"--seeds takes whole numbers with commas between them; found {text!r}") from None
-    return list(dict.fromkeys(seeds))
+    return tuple(dict.fromkeys(seeds))
 
 
-def _table(experiment: Experiment, scores: list[Score]) -> Table:
+@contextmanager
+def _steps() -> Iterator[OnStep]:
+    """A bar for what comes after the runs."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProgressBars(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("pictures", total=None)
+        yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
+
+
+def _command(name: str, request: Request) -> str:
+    """What gives the same numbers anywhere."""
+    seeds = f" --seeds {','.join(map(str, request.seeds))}" if request.seeds != (0,) else ""
+    changes = "".join(f" --{field} {value}" for field, value in request.changes.items())
+    return f"fedseca reproduce {name} --preset {request.preset}{seeds}{changes}"
+
+
+def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
+    """The experiment as plain data."""
+    table = outcome.table
+    return {
+        "title": table.title,
+        "command": command,
+        "metric": table.metric,
+        "row_name": table.row_name,
+        "column_name": table.column_name,
+        "rows": table.rows,
+        "columns": table.columns,
+        "coloured": table.coloured,
+        "cells": [
+            {
+                "row": score.row,
+                "column": score.column,
+                "mean": score.mean,
+                "std": score.std,
+                "count": len(score.values),
+                "paper": score.paper,
+                "runs": score.runs,
+            }
+            for score in table.scores
+        ],
+        # The page draws a table of scores and the courses of its runs itself.
+        "figures": [
+            {"name": file, "text": f"{table.title}: {file}", "png": base64.b64encode(content).decode()}
+            for file, content in outcome.files.items()
+            if file.endswith(".png") and not table.coloured
+        ],
+    }
+
+
+def _table(table: ResultTable) -> Table:
     """Ours over the paper's, in the paper's colours."""
-    table = Table(title=f"{experiment.title}: {experiment.metric}, in brackets the paper's", title_justify="left")
-    table.add_column(experiment.row_name.replace("_", " "), style="bold", no_wrap=True)
-    for column in experiment.columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    best = max((score.mean for score in scores if score.mean is not None), default=1.0)
-    found = {(score.row, score.column): score for score in scores}
-    for row in experiment.rows:
-        table.add_row(row, *(_cell(found[row, column], best) for column in experiment.columns))
-    return table
+    beside = ", in brackets the paper's" if table.has_paper else ""
+    shown = Table(title=f"{table.title}: {table.metric}{beside}", title_justify="left")
+    shown.add_column(table.row_name.replace("_", " "), style="bold", no_wrap=True)
+    for column in table.columns:
+        shown.add_column(column, justify="right", no_wrap=True)
+    places = table.by_place()
+    for row in table.rows:
+        shown.add_row(row, *(_cell(places[row, column], table) for column in table.columns))
+    return shown
 
 
-def _cell(score: Score, best: float) -> Text:
+def _cell(score: Score, table: ResultTable) -> Text:
     if score.mean is None:
         return Text("–")
-    text = Text(f"{score.mean:.2f}", style=_STYLES[verdict(score.mean, best)])
-    return text.append(f"\n({score.paper:.2f})", style="dim") if score.paper is not None else text
+    number = "{:.2f}" if table.coloured else "{:.3g}"
+    text = Text(number.format(score.mean), style=_STYLES[verdict(score.mean, table.best)] if table.coloured else "")
+    if score.std is not None:
+        text.append(f"\n±{number.format(score.std)}", style="dim")
+    return text.append(f"\n({number.format(score.paper)})", style="dim") if score.paper is not None else text

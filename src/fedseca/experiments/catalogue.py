@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedseca.experiments.experiment import ATTACKS, Changes, Experiment
-from fedseca.experiments.paper import read_table
+from fedseca.experiments.experiment import ATTACKS, Changes, Experiment, TableOfRuns
+from fedseca.experiments.similarity import SimilarityOfUpdates
+from fedseca.experiments.timing import Timing
+from fedseca.experiments.trust import TrustOverRounds
+from fedseca.paper import read_table
 
 _RULES = (
     "fedavg",
@@ -40,7 +43,7 @@ _ABLATIONS: dict[str, Changes] = {
     "no_server_momentum": _fedseca(momentum=0.0),
 }
 
-_MAIN = Experiment(
+_MAIN = TableOfRuns(
     name="main",
     title="Twelve rules under eight attacks (the paper's Figure 3 and its table)",
     row_name="aggregator",
@@ -54,7 +57,7 @@ _MAIN = Experiment(
     },
 )
 
-_ABLATION = Experiment(
+_ABLATION = TableOfRuns(
     name="ablation",
     title="FedSECA without each of its parts (the paper's Table 1)",
     row_name="component_removed",
@@ -64,7 +67,7 @@ _ABLATION = Experiment(
     paper={(row["component_removed"], row["attack"]): float(row["f1"]) for row in read_table("ablation_f1_cifar10")},
 )
 
-_SENSITIVITY = Experiment(
+_SENSITIVITY = TableOfRuns(
     name="sensitivity",
     title="FedSECA's two hyperparameters (the paper's Figure 4)",
     row_name="hyperparameter",
@@ -76,7 +79,17 @@ _SENSITIVITY = Experiment(
     columns=ATTACKS,
 )
 
-_BYZANTINE_COUNT = Experiment(
+_64_CLIENTS = TableOfRuns(
+    name="byzantine-count",
+    title="FedSECA with more and more Byzantine clients of 64, alike in what they hold (the paper's Figure 5)",
+    row_name="byzantine",
+    column_name="attack",
+    rows={str(count): {"byzantine": count} for count in (8, 17, 31, 34, 40)},
+    columns=ATTACKS,
+    base={"aggregator": "fedseca", "clients": 64, "partition": "iid", "batch_size": 16},
+)
+
+_BYZANTINE_COUNT = TableOfRuns(
     name="byzantine-count",
     title="FedSECA with more and more Byzantine clients of 16, alike in what they hold (the paper's Figure 5 has 64)",
     row_name="byzantine",
@@ -84,9 +97,10 @@ _BYZANTINE_COUNT = Experiment(
     rows={str(count): {"byzantine": count} for count in (2, 4, 7, 9, 10)},
     columns=ATTACKS,
     base={"aggregator": "fedseca", "clients": 16, "partition": "iid"},
+    in_the_paper=_64_CLIENTS,
 )
 
-_CLIENT_COUNT = Experiment(
+_CLIENT_COUNT = TableOfRuns(
     name="client-count",
     title="More and more clients, none of them Byzantine, alike in what they hold (the paper's Table 2)",
     row_name="clients",
@@ -95,34 +109,49 @@ _CLIENT_COUNT = Experiment(
     columns={"fedavg": {"aggregator": "fedavg"}, "fedseca": {"aggregator": "fedseca"}},
     base={"attack": "none", "byzantine": 0, "partition": "iid"},
     metric="accuracy",
+    last=10,
     paper={
         (row["clients"], row["aggregator"]): float(row["accuracy"]) / 100
         for row in read_table("client_count_cifar10_iid")
     },
 )
 
-_CONCORDANCE = Experiment(
+_CONCORDANCE = TrustOverRounds(
     name="concordance",
     title="The say of every client in FedSECA's election, over the rounds",
     row_name="aggregator",
     column_name="attack",
     rows={"fedseca": _fedseca()},
     columns=ATTACKS,
-    shows="trust",
 )
 
-_SIMILARITY = Experiment(
+_SIMILARITY = SimilarityOfUpdates(
     name="similarity",
-    title="Honest and Byzantine updates side by side, after five rounds without attack (the paper's Figure 1)",
+    title="Honest and Byzantine updates side by side, after a few rounds without attack (the paper's Figure 1)",
     row_name="aggregator",
     column_name="attack",
     rows={"fedavg": {"aggregator": "fedavg"}},
     columns={"none": {"attack": "none"}},
     base={"rounds": 5},
-    shows="similarity",
 )
 
-EXPERIMENTS = {
+_TIMING = Timing(
+    name="timing",
+    title="How long the rules take to aggregate (the paper's table of times)",
+    rules=_RULES,
+    clients=(4, 8, 16, 32, 64, 128, 256),
+)
+
+EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
-    for each in (_MAIN, _ABLATION, _SENSITIVITY, _BYZANTINE_COUNT, _CLIENT_COUNT, _CONCORDANCE, _SIMILARITY)
+    for each in (
+        _MAIN,
+        _ABLATION,
+        _SENSITIVITY,
+        _BYZANTINE_COUNT,
+        _CLIENT_COUNT,
+        _TIMING,
+        _CONCORDANCE,
+        _SIMILARITY,
+    )
 }

@@ -1,28 +1,38 @@
-"""A result of the paper as a table of runs: what varies down, what varies across, and the paper's number for each."""
+"""A result of the paper: the runs it needs, and what is made of them."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from fedseca.declare import unknown
 from fedseca.errors import UnknownName
+from fedseca.experiments.plots import heat_map, trajectories
+from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
 from fedseca.experiments.store import Store
 from fedseca.federation import Scenario
 
 Changes = Mapping[str, Any]
 """Fields of a scenario and their values."""
+OnStep = Callable[[str, int, int], None]
+"""Told what is done next, how many steps are done, and of how many."""
 
+PAPER = "paper"
 PRESETS: dict[str, Changes] = {
     "digits": {},
     "fashion_mnist": {"dataset": "fashion_mnist", "train_images": 10_000, "rounds": 15, "batch_size": 32},
     "cifar10": {"dataset": "cifar10", "rounds": 30, "batch_size": 64, "model": {"name": "cnn", "width": 32}},
+    PAPER: {
+        "dataset": "cifar10",
+        "rounds": 50,
+        "batch_size": 64,
+        "model": {"name": "resnet18", "stem": "imagenet", "image_size": 224},
+    },
 }
-"""What the experiments run on: minutes, an hour, and more."""
+"""What the experiments run on: minutes, an hour, more, and the paper's own setting, which wants GPUs."""
 
 ATTACKS: dict[str, Changes] = {
     name: {"attack": name} for name in ("alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax", "none")
@@ -30,40 +40,55 @@ ATTACKS: dict[str, Changes] = {
 """In the order of the paper's tables."""
 
 
+def preset_named(name: str) -> Changes:
+    if name not in PRESETS:
+        raise UnknownName(unknown("preset", name, PRESETS))
+    return PRESETS[name]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an experiment is asked for."""
+
+    preset: str = "digits"
+    seeds: tuple[int, ...] = (0,)
+    changes: Changes = field(default_factory=dict)
+    """Put over the preset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(ABC):
+    """One table or figure of the paper."""
+
+    name: str
+    title: str
+
+    def at(self, preset: str) -> Experiment:
+        """What it is with a preset."""
+        return self
+
+    @abstractmethod
+    def runs(self, request: Request) -> list[Scenario]:
+        """What has to be run before there is an outcome, each once."""
+
+    @abstractmethod
+    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+        """What the runs that are done gave."""
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One place of the table, run once for each seed."""
+    """One place of a table, run once for each seed."""
 
     row: str
     column: str
     scenarios: tuple[Scenario, ...]
 
 
-@dataclass(frozen=True)
-class Score:
-    """What was measured at one place of the table."""
-
-    row: str
-    column: str
-    values: tuple[float, ...]
-    """One for each seed that is done."""
-    paper: float | None
-
-    @property
-    def mean(self) -> float | None:
-        return fmean(self.values) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        return stdev(self.values) if len(self.values) > 1 else None
-
-
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """One table or figure of the paper."""
+class TableOfRuns(Experiment):
+    """Something varies down, something across; each place is a run for each seed."""
 
-    name: str
-    title: str
     row_name: str
     column_name: str
     rows: Mapping[str, Changes]
@@ -71,51 +96,68 @@ class Experiment:
     base: Changes = field(default_factory=dict)
     """What all its runs have in common, over the preset."""
     metric: str = "f1"
-    shows: Literal["table", "trust", "similarity"] = "table"
-    """Its picture: the table, the trust in every client over the rounds, or how alike updates look after its runs."""
+    last: int = 5
+    """The last rounds, over which the metric is averaged."""
     paper: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    in_the_paper: TableOfRuns | None = None
+    """What it is with the paper's own preset, if it was made smaller for the others."""
 
-    def cells(self, preset: str = "digits", seeds: Sequence[int] = (0,), changes: Changes | None = None) -> list[Cell]:
-        """Its places with their runs; `changes` are put over the preset."""
-        if preset not in PRESETS:
-            raise UnknownName(unknown("preset", preset, PRESETS))
+    def at(self, preset: str) -> TableOfRuns:
+        return self.in_the_paper if preset == PAPER and self.in_the_paper is not None else self
+
+    def cells(self, request: Request) -> list[Cell]:
+        """Its places with their runs."""
+        preset = preset_named(request.preset)
         return [
             Cell(
                 row,
                 column,
                 tuple(
-                    Scenario.of({**PRESETS[preset], **self.base, **down, **across, **(changes or {}), "seed": seed})
-                    for seed in seeds
+                    Scenario.of({**preset, **self.base, **down, **across, **request.changes, "seed": seed})
+                    for seed in request.seeds
                 ),
             )
             for row, down in self.rows.items()
             for column, across in self.columns.items()
         ]
 
-    def runs(self, cells: Sequence[Cell]) -> list[Scenario]:
-        """Every run once: the whole table with the first seed, then with the next."""
-        by_seed = zip(*(cell.scenarios for cell in cells), strict=True)
+    def runs(self, request: Request) -> list[Scenario]:
+        """The whole table with the first seed, then with the next."""
+        by_seed = zip(*(cell.scenarios for cell in self.cells(request)), strict=True)
         return list({run.id: run for runs in by_seed for run in runs}.values())
 
-    def scores(self, cells: Sequence[Cell], store: Store) -> list[Score]:
-        """What the runs that are done gave."""
-        return [
-            Score(
-                cell.row,
-                cell.column,
-                tuple(store.history(run).last(self.metric) for run in cell.scenarios if store.state(run) == "done"),
-                self.paper.get((cell.row, cell.column)),
-            )
-            for cell in cells
-        ]
+    def table(self, cells: Sequence[Cell], store: Store) -> ResultTable:
+        """The scores of the runs that are done."""
+        return ResultTable(
+            title=self.title,
+            row_name=self.row_name,
+            column_name=self.column_name,
+            metric=self.metric,
+            scores=[self._score(cell, store) for cell in cells],
+        )
 
-    def as_csv(self, scores: Sequence[Score]) -> str:
-        """One line for each place of the table, the paper's number beside ours."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([self.row_name, self.column_name, self.metric, "std", "seeds", "paper"])
-        for score in scores:
-            numbers = ["" if value is None else f"{value:.4f}" for value in (score.mean, score.std)]
-            paper = "" if score.paper is None else f"{score.paper:.4g}"
-            writer.writerow([score.row, score.column, *numbers, len(score.values), paper])
-        return out.getvalue()
+    def _score(self, cell: Cell, store: Store) -> Score:
+        done = [run for run in cell.scenarios if store.state(run) == "done"]
+        values = tuple(store.history(run).last(self.metric, self.last) for run in done)
+        return Score(
+            cell.row, cell.column, values, self.paper.get((cell.row, cell.column)), tuple(run.id for run in done)
+        )
+
+    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+        """The table as CSV and picture, and the course of every run."""
+        cells = self.cells(request)
+        table = self.table(cells, store)
+        files = {
+            f"{self.name}.csv": as_csv(list(table.lines())),
+            f"{self.name}.png": heat_map(table),
+            f"{self.name}-rounds.png": trajectories(table, self._courses(cells, store)),
+        }
+        return Outcome(table, files)
+
+    def _courses(self, cells: Sequence[Cell], store: Store) -> dict[tuple[str, str], list[float]]:
+        """The metric over the rounds at every place, with the first seed that is done."""
+        courses = {}
+        for cell in cells:
+            for run in [run for run in cell.scenarios if store.state(run) == "done"][:1]:
+                courses[cell.row, cell.column] = [record[self.metric] for record in store.history(run).rounds]
+        return courses

@@ -26,16 +26,51 @@ class Axis:
 def scenarios(base: Mapping[str, Any], axes: Sequence[Axis] = ()) -> list[Scenario]:
     """Every combination of the axes over a base, in their order, each once.
 
-    A hyperparameter is varied for the rules (attacks …) that have it; the others stand once, as they are.
+    A hyperparameter is varied for the rules (attacks …) that have it; the others stand once, as they are. Where some
+    combinations are impossible, the error names the first.
     """
     made: dict[str, Scenario] = {}
-    for chosen in itertools.product(*(axis.values for axis in axes)):
-        values = dict(base)
-        for axis, value in sorted(zip(axes, chosen, strict=True), key=lambda pair: "." in pair[0].name):
-            _put(values, axis.name, value)
-        scenario = Scenario.of(values)
-        made.setdefault(scenario.id, scenario)
+    impossible: list[tuple[tuple[Any, ...], ParameterError]] = []
+    combinations = list(itertools.product(*(axis.values for axis in axes)))
+    for chosen in combinations:
+        try:
+            scenario = _scenario(base, axes, chosen)
+        except ParameterError as problem:
+            impossible.append((chosen, problem))
+        else:
+            made.setdefault(scenario.id, scenario)
+    if impossible:
+        chosen, why = impossible[0]
+        if len(combinations) == 1:
+            raise why
+        count = f"{len(impossible)} of {len(combinations)} combinations"
+        raise ParameterError(f"{count} cannot be run; the first is {_combination(base, axes, chosen)}: {why}")
     return list(made.values())
+
+
+def _scenario(base: Mapping[str, Any], axes: Sequence[Axis], chosen: Sequence[Any]) -> Scenario:
+    values = dict(base)
+    for axis, value in sorted(zip(axes, chosen, strict=True), key=lambda pair: "." in pair[0].name):
+        _put(values, axis.name, value)
+    return Scenario.of(values)
+
+
+def _combination(base: Mapping[str, Any], axes: Sequence[Axis], chosen: Sequence[Any]) -> str:
+    """For people: the rule, the attack and what else is varied, `aggregator=krum attack=ipm clients=3`.
+
+    A hyperparameter that the chosen rule (attack …) does not have is no part of the combination.
+    """
+    values = {axis.name: value for axis, value in zip(axes, chosen, strict=True)}
+    names = {
+        part: _table(part, values.get(part, base.get(part, Scenario.declared(part).default)))["name"]
+        for part in _parts()
+    }
+    words = []
+    for place, value in ({"aggregator": None, "attack": None} | values).items():
+        part, _, name = place.partition(".")
+        if not name or name in _registry(part)[names[part]].hyperparameters():
+            words.append(f"{place}={names.get(place, value)}")
+    return " ".join(words)
 
 
 def _put(values: dict[str, Any], place: str, value: Any) -> None:

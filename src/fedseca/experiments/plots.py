@@ -6,14 +6,15 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from fedseca.errors import MissingDependency
-from fedseca.experiments.experiment import Cell, Experiment, Score
-from fedseca.experiments.paper import verdict
-from fedseca.experiments.similarity import Similarity
-from fedseca.experiments.store import Store
+from fedseca.experiments.results import ResultTable, Score
+from fedseca.paper import verdict
 
 _COLOURS = {"collapsed": "#d94d4d", "severe": "#ffa600", "noticeable": "#fff2b3", "fine": "#ffffff"}
 """The paper's."""
+_HONEST, _BYZANTINE = "#2e8b57", "#c0392b"
 
 
 def require_matplotlib() -> Any:
@@ -35,25 +36,31 @@ def _png(figure: Any) -> bytes:
     return out.getvalue()
 
 
-def heat_map(experiment: Experiment, scores: Sequence[Score]) -> bytes:
+def heat_map(table: ResultTable) -> bytes:
     """A PNG: our table, and the paper's where it has one, in the paper's colours."""
-    rows, columns = list(experiment.rows), list(experiment.columns)
+    rows, columns = table.rows, table.columns
     panels: list[tuple[str, Callable[[Score], float | None]]] = [("here", lambda score: score.mean)]
-    if any(score.paper is not None for score in scores):
-        panels.append(("in the paper (CIFAR-10, ResNet18)", lambda score: score.paper))
-    figure = _figure((1.6 + 0.62 * len(columns)) * len(panels), 1.2 + 0.32 * len(rows))
-    figure.suptitle(experiment.title, fontsize=10)
+    if table.has_paper:
+        panels.append((f"in the paper ({table.paper_setting})", lambda score: score.paper))
+    spread = any(score.std is not None for score in table.scores)
+    figure = _figure((1.6 + 0.62 * len(columns)) * len(panels), 1.2 + (0.4 if spread else 0.32) * len(rows))
+    figure.suptitle(table.title, fontsize=10)
     for axes, (title, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        found = {(score.row, score.column): value(score) for score in scores}
-        best = max((number for number in found.values() if number is not None), default=1.0)
+        scores = table.by_place()
+        best = max((number for number in map(value, scores.values()) if number is not None), default=1.0)
         for y, row in enumerate(rows):
             for x, column in enumerate(columns):
-                number = found.get((row, column))
+                score = scores[row, column]
+                number = value(score)
                 colour = "#eeeeee" if number is None else _COLOURS[verdict(number, best)]
                 axes.add_patch(_square(x, y, colour))
-                axes.text(x, y, "–" if number is None else f"{number:.2f}", ha="center", va="center", fontsize=8)
+                std = score.std if title == "here" else None
+                axes.text(x, y - (0.12 if std is not None else 0), "–" if number is None else f"{number:.2f}",
+                          ha="center", va="center", fontsize=8)  # fmt: skip
+                if std is not None:
+                    axes.text(x, y + 0.28, f"±{std:.2f}", ha="center", va="center", fontsize=5.5, color="#444444")
         axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-        axes.set_title(f"{experiment.metric} {title}", fontsize=9)
+        axes.set_title(f"{table.metric} {title}", fontsize=9)
         axes.set_xticks(range(len(columns)), columns, rotation=35, ha="right", fontsize=8)
         axes.set_yticks(range(len(rows)), rows, fontsize=8)
         axes.tick_params(length=0)
@@ -73,13 +80,13 @@ def _square(x: float, y: float, colour: str) -> Any:
     return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="#bbbbbb", linewidth=0.6)
 
 
-def trajectories(experiment: Experiment, cells: Sequence[Cell], store: Store) -> bytes:
-    """A PNG: a small panel for each row of the table, a line for each column, the first seed that is done."""
-    rows, columns = list(experiment.rows), list(experiment.columns)
+def trajectories(table: ResultTable, courses: Mapping[tuple[str, str], Sequence[float]]) -> bytes:
+    """A PNG: a small panel for each row of the table, a line for each column."""
+    rows, columns = table.rows, table.columns
     across = min(4, len(rows))
     down = -(-len(rows) // across)
     figure = _figure(3.0 * across, 1.9 * down + 0.8)
-    figure.suptitle(experiment.title, fontsize=10)
+    figure.suptitle(table.title, fontsize=10)
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
     for panel, row in zip(panels, rows, strict=False):
         panel.set_title(row, fontsize=8)
@@ -87,23 +94,47 @@ def trajectories(experiment: Experiment, cells: Sequence[Cell], store: Store) ->
         panel.tick_params(labelsize=7)
         panel.grid(alpha=0.3)
         for index, column in enumerate(columns):
-            runs = [run for cell in cells if (cell.row, cell.column) == (row, column) for run in cell.scenarios]
-            done = [run for run in runs if store.state(run) == "done"]
-            if done:
-                values = [record[experiment.metric] for record in store.history(done[0]).rounds]
+            values = courses.get((row, column))
+            if values is not None:
                 panel.plot(range(1, len(values) + 1), values, color=f"C{index}", linewidth=1, label=column)
     for panel in panels[len(rows) :]:
         panel.set_visible(False)
     _legend(figure, panels, len(columns))
-    figure.supylabel(experiment.metric, fontsize=8)
+    figure.supylabel(table.metric, fontsize=8)
+    figure.supxlabel("round", fontsize=8)
     return _png(figure)
 
 
-def trust(experiment: Experiment, lines: Sequence[Mapping[str, Any]]) -> bytes:
+def curves(table: ResultTable) -> bytes:
+    """A PNG: a line for each row over the columns, which are numbers; the paper's dashed; both axes logarithmic."""
+    columns, places = table.columns, table.by_place()
+    figure = _figure(9, 5)
+    figure.suptitle(table.title, fontsize=10)
+    axes = figure.subplots()
+    for index, row in enumerate(table.rows):
+        values = [places[row, column].mean for column in columns]
+        # The last row is the one that the experiment is about.
+        style: dict[str, Any] = {"color": f"C{index}", "linewidth": 1}
+        if row == table.rows[-1]:
+            style = {"color": "black", "linewidth": 2.5, "zorder": 3}
+        axes.plot([float(column) for column in columns], values, marker="o", markersize=3, label=row, **style)
+        if table.has_paper:
+            paper = [places[row, column].paper for column in columns]
+            axes.plot([float(column) for column in columns], paper, **{**style, "linestyle": "--", "linewidth": 0.8})
+    if table.has_paper:
+        axes.plot([], [], "--", color="grey", linewidth=0.8, label=f"dashed: the paper\n({table.paper_setting})")
+    axes.set(xscale="log", yscale="log", xlabel=table.column_name, ylabel=table.metric)
+    axes.set_xticks([float(column) for column in columns], columns)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    figure.legend(fontsize=8, loc="outside right upper", frameon=False)
+    return _png(figure)
+
+
+def trust(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> bytes:
     """A PNG: a panel for each attack, a line for each client, honest ones green and Byzantine ones red."""
-    columns = list(experiment.columns)
     figure = _figure(12.0, 1.9 * -(-len(columns) // 4) + 0.8)
-    figure.suptitle(experiment.title, fontsize=10)
+    figure.suptitle(title, fontsize=10)
     panels = figure.subplots(-(-len(columns) // 4), 4, sharex=True, sharey=True, squeeze=False).ravel()
     for panel, column in zip(panels, columns, strict=False):
         panel.set_title(column, fontsize=8)
@@ -115,33 +146,30 @@ def trust(experiment: Experiment, lines: Sequence[Mapping[str, Any]]) -> bytes:
             if line["attack"] == column and line["rho"] is not None:
                 courses.setdefault((line["client"], line["byzantine"]), []).append((line["round"], line["rho"]))
         for (_, byzantine), course in courses.items():
-            colour, label = ("#c0392b", "Byzantine") if byzantine else ("#2e8b57", "honest")
+            colour, label = (_BYZANTINE, "Byzantine") if byzantine else (_HONEST, "honest")
             panel.plot(*zip(*course, strict=True), color=colour, linewidth=1, alpha=0.7, label=label)
     _legend(figure, panels, 2)
     figure.supylabel("trust ρ", fontsize=8)
+    figure.supxlabel("round", fontsize=8)
     return _png(figure)
 
 
-def distributions(experiment: Experiment, found: Sequence[Similarity]) -> bytes:
-    """A PNG: a panel for each attack, the values of the honest mean green and of a Byzantine update red."""
-    figure = _figure(12.0, 2.3 * -(-len(found) // 4) + 0.8)
-    figure.suptitle(experiment.title, fontsize=10)
-    panels = figure.subplots(-(-len(found) // 4), 4, squeeze=False).ravel()
-    for panel, each in zip(panels, found, strict=False):
-        values = each.measures()
+def distributions(title: str, pairs: Sequence[tuple[str, Tensor, Tensor]]) -> bytes:
+    """A PNG: a panel for each heading with the values of an honest vector in green and of a Byzantine one in red."""
+    figure = _figure(12.0, 2.3 * -(-len(pairs) // 4) + 0.8)
+    figure.suptitle(title, fontsize=10)
+    panels = figure.subplots(-(-len(pairs) // 4), 4, squeeze=False).ravel()
+    for panel, (heading, honest, byzantine) in zip(panels, pairs, strict=False):
         # What most of the honest values lie in; a Byzantine value beyond it is counted at its edge.
-        edge = 4 * float(each.honest.std())
-        for vector, colour in ((each.honest, "#2e8b57"), (each.byzantine, "#c0392b")):
-            panel.hist(
-                vector.clamp(-edge, edge).numpy(), bins=61, range=(-edge, edge), color=colour, alpha=0.5, log=True
-            )
-        lengths = f"‖h‖ {values['norm_honest']:.2f}  ‖b‖ {values['norm_byzantine']:.2f}"
-        alike = "  ".join(f"{short} {values[name]:+.2f}" for short, name in _MEASURES.items())
-        panel.set_title(f"{each.attack}\n{lengths}\n{alike}", fontsize=7)
+        edge = 4 * float(honest.std())
+        for vector, colour, label in ((honest, _HONEST, "honest mean"), (byzantine, _BYZANTINE, "Byzantine")):
+            values = vector.clamp(-edge, edge).numpy()
+            panel.hist(values, bins=61, range=(-edge, edge), color=colour, alpha=0.5, log=True, label=label)
+        panel.set_title(heading, fontsize=7)
         panel.tick_params(labelsize=6)
-    for panel in panels[len(found) :]:
+    for panel in panels[len(pairs) :]:
         panel.set_visible(False)
+    _legend(figure, panels, 2)
+    figure.supylabel("coordinates", fontsize=8)
+    figure.supxlabel("value of a coordinate", fontsize=8)
     return _png(figure)
-
-
-_MEASURES = {"cos": "cosine", "r": "pearson", "τ": "kendall", "ω": "concordance"}

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedseca.errors import InputError
 from fedseca.experiments.store import Store
@@ -41,8 +42,9 @@ def run_grid(
     try:
         check(cells, store, data_dir, threads)
         store.plan(cells)
-        progress = Progress(deque(cell for cell in cells if store.state(cell) != "done"))
-        progress.done = [cell for cell in cells if store.state(cell) == "done"]
+        progress = Progress(deque())
+        for cell in cells:
+            (progress.done if store.state(cell) == "done" else progress.waiting).append(cell)
         for cell in progress.done:
             store.error_file(cell).unlink(missing_ok=True)
         while progress.waiting or progress.running:
@@ -67,21 +69,22 @@ def check(cells: Sequence[Scenario], store: Store, data_dir: str | Path | None, 
     store.check_usable()
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"data folder {data_dir}: no such folder")
-    fingerprints: dict[str, str] = {}
+    fingerprints: dict[Any, str] = {}
     for cell in cells:
-        if cell.dataset.name not in fingerprints:
+        if cell.dataset not in fingerprints:
             loaded = cell.dataset.load(None if data_dir is None else Path(data_dir))
-            fingerprints[cell.dataset.name] = loaded.fingerprint()
-        if store.data_of(cell) not in (None, fingerprints[cell.dataset.name]):
+            fingerprints[cell.dataset] = loaded.fingerprint()
+        if store.data_of(cell) not in (None, fingerprints[cell.dataset]):
             raise InputError(f"{store.path}: holds runs on other data named {cell.dataset.name}; choose a new folder")
 
 
 def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: int, plugins: Sequence[str]) -> Task:
+    """All paths are absolute: a process of a cluster may stand in another folder."""
     return Task(
         scenario=cell.values(),
         folder=str(store.folder(cell).resolve()),
         error_file=str(store.error_file(cell).resolve()),
         data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
         threads=threads,
-        plugins=tuple(plugins),
+        plugins=tuple(str(Path(p).resolve()) if Path(p).suffix == ".py" else p for p in plugins),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -10,10 +11,13 @@ from typing import Any, Literal
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.federation import History, Scenario, read_history
 from fedseca.federation.folder import CONFIG, LINES, RESULT
-from fedseca.files import locked, write_atomically
+from fedseca.files import locked, remove_leftovers, write_atomically
 
 State = Literal["done", "failed", "waiting"]
 _PLAN = "grid.json"
+_ERRORS = "errors"
+_LOCK = ".lock"
+_ERROR_FILES = r".+-[0-9a-f]{10}\.json"  # named after their cells, whose ids end the titles
 
 
 class Store:
@@ -26,22 +30,26 @@ class Store:
         """Write down which cells there are, beside those of earlier calls."""
         self.check_usable()
         self.path.mkdir(parents=True, exist_ok=True)
-        with locked(self.path / ".lock"):  # two grids may be started at once
+        with locked(self.path / _LOCK):  # two grids may be started at once
+            remove_leftovers(self.path, re.escape(_PLAN))
             known = {json.dumps(values, sort_keys=True): values for values in self._planned()}
             known |= {json.dumps(cell.values(), sort_keys=True): cell.values() for cell in cells}
             content = json.dumps({"cells": list(known.values())}, indent=1, ensure_ascii=False)
             write_atomically(self.path / _PLAN, content.encode())
+        if (errors := self.path / _ERRORS).is_dir():
+            with locked(errors / _LOCK):
+                remove_leftovers(errors, _ERROR_FILES)
 
     def check_usable(self) -> None:
         """Whether a grid may be written there; changes nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; a grid is a folder")
-        if not self.path.exists() or (self.path / _PLAN).exists():
-            self._planned()
-            return
-        strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
-        if strangers:
+        found = self.path.iterdir() if self.path.exists() else ()
+        strangers = sorted(entry.name for entry in found if not entry.name.startswith("."))
+        # Looked for last: another grid that starts at this moment writes its plan before anything else.
+        if strangers and not (self.path / _PLAN).exists():
             raise InputError(f"{self.path}: holds other files ({strangers[0]}) and no grid; choose a new folder")
+        self._planned()
 
     def _planned(self) -> list[dict[str, Any]]:
         try:
@@ -65,7 +73,7 @@ class Store:
         return self.path / "runs" / cell.title
 
     def error_file(self, cell: Scenario) -> Path:
-        return self.path / "errors" / f"{cell.title}.json"
+        return self.path / _ERRORS / f"{cell.title}.json"
 
     def state(self, cell: Scenario) -> State:
         if (self.folder(cell) / RESULT).exists() and self.rounds(cell) == cell.rounds:
@@ -90,10 +98,18 @@ class Store:
     def error(self, cell: Scenario) -> dict[str, Any]:
         """What went wrong: the `error` in one line, and the `traceback`."""
         try:
-            found = json.loads(self.error_file(cell).read_text())
+            found = json.loads(self.error_file(cell).read_text(encoding="utf-8"))
             return {"error": str(found["error"]), "traceback": str(found["traceback"])}
         except (OSError, ValueError, KeyError, TypeError):
             return {"error": "unknown", "traceback": ""}
 
     def history(self, cell: Scenario) -> History:
         return read_history(self.folder(cell))
+
+
+def record_failure(error_file: Path, error: str, trace: str = "") -> None:
+    """Write down what went wrong with a cell."""
+    error_file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"error": " ".join(error.split()), "traceback": trace}
+    with locked(error_file.parent / _LOCK):  # what is found half-written under the lock was left by the dead
+        write_atomically(error_file, json.dumps(content, indent=1, ensure_ascii=False).encode())

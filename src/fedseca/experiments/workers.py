@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedseca.errors import FolderBusy, InputError, MissingDependency
+from fedseca.experiments.store import record_failure
 from fedseca.federation import Scenario, simulate
-from fedseca.files import write_atomically
 from fedseca.plugins import load_plugin
 
 
@@ -44,7 +43,7 @@ def run_task(task: Task) -> None:
         for plugin in task.plugins:
             load_plugin(plugin)
         _simulate(task)
-    except Exception as problem:  # whatever a cell does, the grid goes on
+    except (Exception, SystemExit) as problem:  # whatever a cell does, the grid goes on
         record_failure(error_file, f"{type(problem).__name__}: {problem}", traceback.format_exc())
 
 
@@ -60,7 +59,7 @@ def _simulate(task: Task) -> None:
             )
             return
         except FolderBusy:  # another grid runs this cell: what it finds is what would be found here
-            time.sleep(0.5)
+            time.sleep(2.0)  # to ask again is to load the data again
 
 
 def _end_with_the_parent() -> None:
@@ -69,18 +68,15 @@ def _end_with_the_parent() -> None:
     if parent is None:  # on Ray, or in the grid itself
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forked_from = os.getppid()
 
     def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
+        # Without the process it was forked from, the grid cannot hear of its end and takes it for dead already.
+        while not multiprocessing.connection.wait([parent.sentinel], 1.0) and os.getppid() == forked_from:
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def record_failure(error_file: Path, error: str, trace: str = "") -> None:
-    error_file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"error": " ".join(error.split()), "traceback": trace}
-    write_atomically(error_file, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 class Workers(Protocol):
@@ -104,9 +100,7 @@ class Processes:
     """A process for each task, forked from one in which the libraries are loaded already."""
 
     def __init__(self, jobs: int) -> None:
-        if jobs < 1:
-            raise InputError(f"jobs must be an integer ≥ 1; found {jobs}")
-        self.jobs = jobs
+        self.jobs = _checked(jobs)
         self._context: Any = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
         if os.name == "posix":
             self._context.set_forkserver_preload(["fedseca.experiments.preload"])
@@ -114,7 +108,8 @@ class Processes:
         self._running: dict[str, tuple[BaseProcess, Task]] = {}
 
     def start(self, name: str, task: Task) -> None:
-        process = self._context.Process(target=run_task, args=(task,), name=name)
+        # A daemon is ended with this process, also one that an interrupt kept from being written down below.
+        process = self._context.Process(target=run_task, args=(task,), name=name, daemon=True)
         process.start()
         self._running[name] = (process, task)
 
@@ -126,7 +121,8 @@ class Processes:
             process.join()
             if process.exitcode:
                 how = f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
-                record_failure(Path(task.error_file), f"its process ended with {how}")
+                hint = ", as happens when memory runs out" if process.exitcode == -signal.SIGKILL else ""
+                record_failure(Path(task.error_file), f"its process ended with {how}{hint}")
             process.close()
         return names
 
@@ -136,6 +132,12 @@ class Processes:
         for process, _ in self._running.values():
             process.join()
         self._running.clear()
+
+
+def _checked(jobs: int) -> int:
+    if jobs < 1:
+        raise InputError(f"jobs must be an integer ≥ 1; found {jobs}")
+    return jobs
 
 
 def _start_forkserver() -> None:
@@ -152,9 +154,13 @@ def _start_forkserver() -> None:
 
 
 class RayCluster:
-    """Tasks on a Ray cluster; its machines must see the same folder and have fedseca installed."""
+    """Tasks on a Ray cluster; its machines must see the same folder and have fedseca installed.
 
-    def __init__(self, address: str, threads: int) -> None:
+    As many at once as it has cores for, or fewer with `jobs`.
+    """
+
+    def __init__(self, address: str, threads: int, jobs: int | None = None) -> None:
+        most = None if jobs is None else _checked(jobs)
         try:
             import ray
         except ImportError:
@@ -169,10 +175,11 @@ class RayCluster:
             reason = str(problem).strip().partition("\n")[0]
             raise InputError(f"no Ray cluster at {address!r}: {reason}") from None
         cores = [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
-        self.jobs = sum(count // threads for count in cores)
-        if self.jobs == 0:
+        room = sum(count // threads for count in cores)
+        if room == 0:
             self._ray.shutdown()
             raise InputError(f"threads={threads}, but no machine of the cluster has more than {max(cores)} cores")
+        self.jobs = room if most is None else min(most, room)
         self._run = ray.remote(num_cpus=threads, max_retries=0)(run_task)
         self._running: dict[Any, tuple[str, Task]] = {}
 

@@ -24,7 +24,7 @@ from fedseca.aggregators import State
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
-from fedseca.files import take_lock, write_atomically
+from fedseca.files import remove_leftovers, take_lock, write_atomically
 from fedseca.server import Server
 
 _FORMAT = 1
@@ -66,10 +66,7 @@ class RunFolder:
 
     def _tidy(self, *, everything: bool) -> None:
         """Remove what a process left that was killed while it wrote; or all that an earlier run left."""
-        leftover = re.compile(rf"\.({'|'.join(map(re.escape, _OURS))})\.[0-9a-f]{{12}}")
-        for entry in self.path.iterdir():
-            if leftover.fullmatch(entry.name):
-                entry.unlink(missing_ok=True)
+        remove_leftovers(self.path, "|".join(map(re.escape, _OURS)))
         if everything:
             for name in _OURS:
                 (self.path / name).unlink(missing_ok=True)

@@ -52,9 +52,9 @@ class History:
     def f1(self) -> list[float]:
         return [record["f1"] for record in self.rounds]
 
-    def last(self, metric: str) -> float:
-        """The mean of a metric over the last five rounds."""
-        return fmean(record[metric] for record in self.rounds[-LAST:])
+    def last(self, metric: str, rounds: int = LAST) -> float:
+        """The mean of a metric over the last rounds."""
+        return fmean(record[metric] for record in self.rounds[-rounds:])
 
     @property
     def f1_last5(self) -> float:

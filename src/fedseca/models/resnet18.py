@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from fedseca.declare import param
 from fedseca.models.base import Model, register
@@ -21,8 +22,12 @@ class ResNet18(Model):
         "cifar", choices=("cifar", "imagenet"), help="3×3, for small images; or 7×7 with stride 2 and pooling"
     )
 
+    image_size: int | None = param(
+        None, ge=8, help="pixels that each side of an image is enlarged or reduced to first; none: as it is"
+    )
+
     def layers(self, shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-        return _ResNet(shape[0], num_classes, small=self.stem == "cifar")
+        return _ResNet(shape[0], num_classes, small=self.stem == "cifar", image_size=self.image_size)
 
 
 class _Block(nn.Module):
@@ -44,8 +49,10 @@ class _Block(nn.Module):
 
 
 class _ResNet(nn.Module):
-    def __init__(self, channels: int, num_classes: int, *, small: bool) -> None:
+    def __init__(self, channels: int, num_classes: int, *, small: bool, image_size: int | None) -> None:
         super().__init__()
+        # Here, batch by batch: 50,000 images of 224×224 would be 30 GB.
+        self.resize = nn.Identity() if image_size is None else _Resize(image_size)
         self.conv1 = _conv(channels, 64, 3, 1) if small else _conv(channels, 64, 7, 2)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
@@ -56,9 +63,18 @@ class _ResNet(nn.Module):
         self.fc = nn.Linear(512, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.maxpool(torch.relu(self.bn1(self.conv1(images))))
+        features = self.maxpool(torch.relu(self.bn1(self.conv1(self.resize(images)))))
         features = self.layer4(self.layer3(self.layer2(self.layer1(features))))
         return self.fc(features.mean(dim=(2, 3)))  # type: ignore[no-any-return]
+
+
+class _Resize(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, images: Tensor) -> Tensor:
+        return interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:

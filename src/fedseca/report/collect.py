@@ -19,6 +19,8 @@ from fedseca.report.compact import LONGEST, compact, number, thinned
 
 _MOST_ENTRIES = 200_000
 """Of all matrices of pairs on a page: about 1.4 MB."""
+_MOST_VALUES = 300_000
+"""Of all that is said of each client in each round, on a page: about 2 MB."""
 _UNREADABLE = (
     FedsecaError,
     OSError,
@@ -81,6 +83,7 @@ def collect(folders: Sequence[Path]) -> Collection:
         why = f"; left out: {found.left_out[0].folder} ({found.left_out[0].reason})" if found.left_out else ""
         raise InputError(f"no run to show in {', '.join(map(str, folders))}{why}")
     _thin_pairs(found.runs)
+    _thin_columns(found.runs)
     return found
 
 
@@ -162,4 +165,18 @@ def _thin_pairs(runs: list[dict[str, Any]]) -> None:
     stride = math.ceil(entries / _MOST_ENTRIES)
     for run in runs:
         if run["pairs"] and stride > 1:
-            run["pairs"] = thinned(run["pairs"], stride)
+            count = len(run["pairs"]["rounds"])
+            run["pairs"] = {name: thinned(values, stride) for name, values in run["pairs"].items()}
+            run["thinned"].append(["the concordances", len(run["pairs"]["rounds"]), count])
+
+
+def _thin_columns(runs: list[dict[str, Any]]) -> None:
+    """The same for what the rule says of each client; the means over all rounds stay."""
+    values = sum(len(course) for run in runs for courses in run["columns"].values() for course in courses)
+    stride = math.ceil(values / _MOST_VALUES)
+    for run in runs:
+        if run["columns"] and stride > 1:
+            run["columns_rounds"] = thinned(run["columns_rounds"], stride)
+            for name, courses in run["columns"].items():
+                run["columns"][name] = [thinned(course, stride) for course in courses]
+            run["thinned"].append(["the courses of the clients", len(run["columns_rounds"]), run["rounds"]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from fedseca.errors import printable
@@ -27,6 +28,7 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
     """The run for the page; `result` is None if it is not finished."""
     scenario, rounds = history.scenario, history.rounds
     table = _by_round(history)
+    columns = _columns(table)
     return {
         "id": scenario.id,
         "finished": result is not None,
@@ -41,9 +43,12 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
         "idle": [record["round"] for record in rounds if record["idle"] is True],
         "byzantine": [int(scenario.is_byzantine(k)) for k in range(scenario.clients)],
         "status": ["".join(_status(record) for record in column) for column in table],
-        "columns": _columns(table),
+        "columns": columns,
+        "columns_rounds": list(range(1, len(rounds) + 1)),
+        "means": {name: [_mean(course) for course in courses] for name, courses in columns.items()},
         "rejected": _rejected(table),
         "pairs": _pairs(history),
+        "thinned": [],
     }
 
 
@@ -109,6 +114,11 @@ def _columns(table: list[list[Record | None]]) -> dict[str, list[list[float | in
     return dict(list(columns.items())[:_MOST_COLUMNS])
 
 
+def _mean(course: list[float | int | None]) -> float | int | None:
+    values = [value for value in course if value is not None]
+    return number(fmean(values)) if values else None
+
+
 def _rejected(table: list[list[Record | None]]) -> list[list[Any]]:
     """Who was rejected and why: client, reason (the last of its kind), how often, first round, last round."""
     found: dict[tuple[int, str], list[Any]] = {}
@@ -160,6 +170,6 @@ def _matrix(record: Record, place: Mapping[str, int]) -> list[float | int | None
     return matrix
 
 
-def thinned(pairs: Mapping[str, list[Any]], stride: int) -> dict[str, list[Any]]:
-    """Every `stride`-th round, counted back from the last."""
-    return {name: values[::-1][::stride][::-1] for name, values in pairs.items()}
+def thinned(values: list[Any], stride: int) -> list[Any]:
+    """Every `stride`-th, counted back from the last: at most their share, so none where there are fewer."""
+    return values[::-1][: len(values) // stride * stride : stride][::-1]

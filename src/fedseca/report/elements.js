@@ -14,10 +14,11 @@ function element(tag, attributes, ...children) {
 
 const byId = (id) => document.getElementById(id);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const deviation = (values) => Math.sqrt(values.reduce((sum, value) => sum + (value - mean(values)) ** 2, 0) / (values.length - 1));
 const known = (values) => values.filter((value) => value !== null && value !== undefined);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
-const short = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(4))));
+const short = (value, digits = 4) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
 const said = (value) => (value === null || value === undefined ? "–" : String(value));
 const HEADINGS = { rho: "trust ρ", clip_factor: "clip factor", weight: "weight (share of the result)",
   adopted: "adopted (share of coordinates)", norm: "norm of the update" };

@@ -7,9 +7,9 @@ const VERDICTS = {
 const NAMES = { dataset: "data set", aggregator: "rule", attack: "attack", seed: "seed" };
 
 function showGrid(data) {
+  const plan = panelsOf(data);
   const best = {};
   for (const run of data.runs) best[run.config.dataset] = Math.max(best[run.config.dataset] || 0, run.score);
-  const attacks = distinct(data.runs, "attack");
   const filters = makeFilters(data, () => update());
   const order = { column: 0, down: false };
   const columns = runColumns(data);
@@ -18,7 +18,7 @@ function showGrid(data) {
   function update() {
     shown = data.runs.filter((run) => filters.every((filter) => filter(run)));
     byId("shown").textContent = `${shown.length} of ${plural(data.runs.length, "run")} chosen` + (shown.length ? "" : ": choose at least one value in each group");
-    byId("scores").replaceChildren(heatMap(shown, best, data.limits));
+    if (!data.experiment) byId("scores").replaceChildren(heatMap(shown, best, data.limits));
     redraw(byId("courses"));
     showTable();
   }
@@ -39,13 +39,11 @@ function showGrid(data) {
   }
 
   byId("grid").hidden = false;
-  const below = (name) => (name in data.limits ? `: F1 below ${Math.round(100 * data.limits[name])} %` : "");
-  byId("legend").replaceChildren(...Object.entries(VERDICTS).map(([name, [mark, words]]) =>
-    element("li", {}, element("span", { class: `swatch ${name}` }, mark || "–"), words + below(name))));
-  byId("legend").append(element("li", {}, "(%: of the F1 of the best run on the same data)"));
+  byId("by-rule").hidden = Boolean(data.experiment); // whose table says it better
+  byId("legend").replaceChildren(...legend(data.limits, "F1 ", "of the F1 of the best run on the same data"));
   if (data.runs.some((run) => !run.finished)) byId("legend").append(element("li", {}, "* with unfinished runs"));
   byId("csv").addEventListener("click", () => download("runs.csv", csv(columns, shown)));
-  drawn.set(byId("courses"), () => courses(shown, attacks));
+  drawn.set(byId("courses"), () => courses(plan, shown));
   update();
 }
 
@@ -85,10 +83,13 @@ function makeFilters(data, onChange) {
   return filters;
 }
 
-function verdict(runs, best, limits) {
-  const value = mean(runs.map((run) => run.score));
-  const reference = mean(runs.map((run) => best[run.config.dataset]));
-  return Object.keys(limits).find((name) => value < limits[name] * reference) || "fine";
+const verdict = (value, best, limits) => Object.keys(limits).find((name) => value < limits[name] * best) || "fine";
+
+function legend(limits, what, share) {
+  const below = (name) => (name in limits ? `: ${what}below ${Math.round(100 * limits[name])} %` : "");
+  const entries = Object.entries(VERDICTS).map(([name, [mark, meaning]]) =>
+    element("li", {}, element("span", { class: `swatch ${name}` }, mark || "–"), meaning + below(name)));
+  return [...entries, element("li", {}, `(%: ${share})`)];
 }
 
 function heatMap(runs, best, limits) {
@@ -102,47 +103,61 @@ function heatMap(runs, best, limits) {
 function heatCell(runs, best, limits, rule, attack) {
   if (!runs.length) return element("td", {}, element("span", {}, "–"));
   runs.sort((a, b) => inOrder(a.config.seed, b.config.seed));
-  const kind = verdict(runs, best, limits);
-  const value = score(mean(runs.map((run) => run.score)));
+  const scores = runs.map((run) => run.score);
+  const kind = verdict(mean(scores), mean(runs.map((run) => best[run.config.dataset])), limits);
+  const value = score(mean(scores));
+  const spread = runs.length > 1 ? ` ± ${score(deviation(scores))}` : "";
   const unfinished = runs.some((run) => !run.finished) ? "*" : "";
-  const words = `${rule} under ${attack}: F1 ${value}, ${VERDICTS[kind][1]}, ${plural(runs.length, "run")}${unfinished && ", some unfinished"}. Open.`;
+  const words = `${rule} under ${attack}: F1 ${value}${spread}, ${VERDICTS[kind][1]}, ${plural(runs.length, "run")}${unfinished && ", some unfinished"}. Open.`;
   const button = element("button", { type: "button", class: kind, "aria-label": words, title: words, click: () => showRun(runs[0], runs) }, `${value}${unfinished} ${VERDICTS[kind][0]}`);
-  if (runs.length > 1) button.append(element("small", {}, plural(runs.length, "run")));
+  if (spread) button.append(element("small", {}, `${spread.trim()} · ${plural(runs.length, "run")}`));
   return element("td", {}, button);
 }
 
-// A panel for each rule, a line for each run, in the colour of its attack.
-function courses(runs, attacks) {
-  const rules = distinct(runs, "aggregator");
+// Where the course of a run is drawn: a panel for each rule, a line in the colour of its attack; or, of an experiment,
+// a panel for each row of its table and the colour of its column. A run may stand in several of its cells.
+function panelsOf({ runs, experiment }) {
+  if (!experiment) {
+    return { panels: distinct(runs, "aggregator"), kinds: distinct(runs, "attack"),
+      lines: (shown) => shown.map((run) => ({ run, panel: run.config.aggregator, kind: run.config.attack })) };
+  }
+  return { panels: experiment.rows, kinds: experiment.columns, lines: (shown) => experiment.cells.flatMap((cell) =>
+    shown.filter((run) => cell.runs.includes(run.id)).map((run) => ({ run, panel: cell.row, kind: cell.column }))) };
+}
+
+function courses(plan, runs) {
+  const lines = plan.lines(runs);
+  const { kinds } = plan; // of all runs: a colour stays when others are filtered out
+  const panels = plan.panels.filter((name) => lines.some((line) => line.panel === name));
+  const shown = kinds.filter((kind) => lines.some((line) => line.kind === kind));
   const width = byId("courses").clientWidth;
   const narrow = width < 560;
-  const across = Math.max(1, Math.min(rules.length, Math.floor(width / (narrow ? 150 : 270))));
-  const down = Math.max(1, Math.ceil(rules.length / across));
-  const panel = narrow ? 150 : 190, top = 16 + 22 * Math.ceil(distinct(runs, "attack").length / Math.max(1, Math.floor(width / 110))), bottom = 20;
+  const across = Math.max(1, Math.min(panels.length, Math.floor(width / (narrow ? 150 : 270))));
+  const down = Math.max(1, Math.ceil(panels.length / across));
+  const panel = narrow ? 150 : 190, top = 16 + 22 * Math.ceil(shown.length / Math.max(1, Math.floor(width / 110))), bottom = 20;
   const height = top + bottom + down * panel;
   const inner = down * panel;
   const layout = { height, margin: { l: 36, r: 8, t: top, b: bottom }, annotations: [],
     legend: { orientation: "h", yref: "container", y: 1, yanchor: "top", x: 0, xanchor: "left" } };
-  rules.forEach((rule, index) => {
+  panels.forEach((name, index) => {
     const suffix = index ? String(index + 1) : "";
     const column = index % across, row = Math.floor(index / across);
     const left = column / across, right = (column + 1) / across - (across > 1 ? (narrow ? 0.08 : 0.03) : 0);
     const high = 1 - (row * panel + 24) / inner, low = 1 - ((row + 1) * panel - 24) / inner;
-    const lowest = index + across >= rules.length;
+    const lowest = index + across >= panels.length;
     layout[`xaxis${suffix}`] = axis({ domain: [left, right], anchor: `y${suffix}`, automargin: false, nticks: narrow ? 3 : 5, title: lowest ? { text: "round", standoff: 4 } : undefined });
     layout[`yaxis${suffix}`] = axis({ domain: [low, high], anchor: `x${suffix}`, automargin: false, range: [0, 1.02], tickvals: [0, 0.5, 1] });
-    layout.annotations.push({ text: `<b>${plain(rule)}</b>`, xref: "paper", yref: "paper", x: left, y: high, xanchor: "left", yanchor: "bottom", showarrow: false });
+    layout.annotations.push({ text: `<b>${plain(name)}</b>`, font: { size: narrow ? 10 : 12 }, xref: "paper", yref: "paper", x: left, y: high, xanchor: "left", yanchor: "bottom", showarrow: false });
   });
   const named = new Set();
-  const traces = [...runs].sort((a, b) => inOrder(a.config.attack, b.config.attack)).map((run) => {
-    const { attack, aggregator } = run.config;
-    const at = attacks.indexOf(attack), panelAt = rules.indexOf(aggregator);
-    const first = !named.has(attack);
-    named.add(attack);
-    return { x: rounds(run), y: run.f1, name: plain(attack), legendgroup: attack, showlegend: first, mode: run.rounds < 2 ? "markers" : "lines",
+  const traces = lines.map(({ run, panel: name, kind }) => {
+    const at = kinds.indexOf(kind), panelAt = panels.indexOf(name);
+    const first = !named.has(kind);
+    named.add(kind);
+    return { x: rounds(run), y: run.f1, name: plain(kind), legendgroup: kind, legendrank: at, showlegend: first, mode: run.rounds < 2 ? "markers" : "lines",
       xaxis: `x${panelAt ? panelAt + 1 : ""}`, yaxis: `y${panelAt ? panelAt + 1 : ""}`,
       line: { color: LINES[at % LINES.length], dash: DASHES[Math.floor(at / LINES.length) % DASHES.length], width: 1.5 },
-      hovertemplate: `${plain(attack)}, ${plain(run.config.dataset)}, seed ${run.config.seed}<br>round %{x}: %{y:.3f}<extra></extra>` };
+      hovertemplate: `${plain(kind)}, ${plain(run.config.dataset)}, seed ${run.config.seed}<br>round %{x}: %{y:.3f}<extra></extra>` };
   });
   return { traces, layout };
 }

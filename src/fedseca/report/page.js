@@ -1,17 +1,19 @@
-// The start: one run is shown as it is; of many, the overview first.
+// The start: an experiment first; then of many runs the overview, and one run as it is.
 
 function start() {
   const data = JSON.parse(byId("data").textContent);
   const unfinished = data.runs.filter((run) => !run.finished).length;
-  byId("summary").textContent = plural(data.runs.length, "run") + (unfinished ? `, ${unfinished} of them unfinished` : "") +
+  byId("summary").textContent = (data.runs.length ? plural(data.runs.length, "run") : "") +
+    (unfinished ? `, ${unfinished} of them unfinished` : "") +
     (data.left_out.length ? `; ${data.left_out.length} left out (see the end of the page)` : "");
   if (data.versions.length > 1) {
     byId("versions").textContent = `These runs were made by different versions of fedseca: ${data.versions.join(", ")}.`;
     byId("versions").hidden = false;
   }
   byId("made-by").textContent = `Made by ${data.made_by}.`;
+  if (data.experiment) showExperiment(data.experiment, data);
   if (data.runs.length > 1) showGrid(data);
-  else showRun(data.runs[0], undefined, false);
+  else if (data.runs.length) showRun(data.runs[0], undefined, false);
   if (data.left_out.length) {
     byId("left-out").hidden = false;
     byId("left-out-table").replaceChildren(table([
@@ -20,15 +22,7 @@ function start() {
   }
   document.documentElement.dataset.ready = "true";
   performance.mark("ready");
-}
-
-// Plotly takes a second to start, so the tables are shown and can be used before it does.
-function startPlots() {
-  document.head.append(element("script", {}, byId("plotly").textContent));
-  redrawAll();
-  document.documentElement.dataset.drawn = "true";
-  performance.mark("drawn");
+  if (!drawn.size) settled();
 }
 
 start();
-setTimeout(startPlots, 50);

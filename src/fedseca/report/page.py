@@ -10,27 +10,34 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from fedseca.errors import MissingDependency
-from fedseca.experiments.paper import COLLAPSED, NOTICEABLE, SEVERE
+from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE
 from fedseca.report.collect import Collection
+from fedseca.report.compact import number
 from fedseca.version import __version__
 
-_PROGRAM = ("elements.js", "plots.js", "run.js", "grid.js", "page.js")
+_PROGRAM = ("elements.js", "plots.js", "run.js", "grid.js", "experiment.js", "page.js")
 """In the order in which they need each other."""
 
 
-def make_page(collection: Collection) -> str:
-    """HTML that opens from a file, without a network."""
-    scripts = {"plotly": _plotly(), "program": "\n".join(_part(name) for name in _PROGRAM)}
+def make_page(collection: Collection, experiment: Mapping[str, Any] | None = None) -> str:
+    """HTML that opens from a file, without a network.
+
+    `experiment` is a table of the paper made again, as `fedseca reproduce` describes it; it stands above the runs, and
+    there may be none.
+    """
+    scripts = {"plotly": require_plotly(), "program": "\n".join(_part(name) for name in _PROGRAM)}
     slots = {
         "policy": _policy(list(scripts.values())),
         "style": _part("page.css"),
         "data": _embedded(
             {
                 "made_by": f"fedseca {__version__}",
+                "experiment": experiment and _finite(experiment),
                 "runs": collection.runs,
                 "varied": collection.varied(),
                 "versions": collection.versions,
@@ -49,11 +56,20 @@ def make_page(collection: Collection) -> str:
     return "".join(pieces)
 
 
+def _finite(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no NaN: what could not be measured is a gap."""
+    cells = [
+        {**cell, **{name: number(cell[name]) for name in ("mean", "std", "paper")}} for cell in experiment["cells"]
+    ]
+    return {**experiment, "cells": cells}
+
+
 def _part(name: str) -> str:
     return files("fedseca.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def _plotly() -> str:
+def require_plotly() -> str:
+    """Its program; better asked for before hours of runs than after."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:

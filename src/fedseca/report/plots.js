@@ -1,4 +1,4 @@
-// Plots in the colours of the page, drawn again when those or the width change.
+// Plots in the colours of the page, drawn when they come near the window, and again when those or the width change.
 
 const drawn = new Map();
 const SETTINGS = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]] };
@@ -19,12 +19,27 @@ function draw(place, make) {
   redraw(place);
 }
 
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) paint(entry.target);
+  settled();
+}, { rootMargin: "200px 0px" });
+
+// The observer answers for every place that is new to it, so to watch it anew is to draw it: now, or when it comes near.
 function redraw(place) {
-  if (!window.Plotly) return; // it comes after the tables, and draws then
+  watcher.unobserve(place);
   if (!place.isConnected) {
     drawn.delete(place);
     return;
   }
+  delete document.documentElement.dataset.drawn;
+  place.style.minHeight = `${drawn.get(place)().layout.height}px`; // nothing moves when it is drawn
+  watcher.observe(place);
+}
+
+function paint(place) {
+  watcher.unobserve(place);
+  // Most of the time that a page takes is Plotly's start, so it waits for the first plot that is looked at.
+  if (!window.Plotly) document.head.append(element("script", {}, byId("plotly").textContent));
   const { traces, layout } = drawn.get(place)();
   Plotly.react(place, traces, {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false,
@@ -32,6 +47,12 @@ function redraw(place) {
     margin: { l: 44, r: 12, t: 12, b: 40 }, hovermode: "closest",
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...layout,
   }, SETTINGS);
+}
+
+// All that is near the window is drawn.
+function settled() {
+  document.documentElement.dataset.drawn = "true";
+  performance.mark("drawn");
 }
 
 function redrawAll() {
@@ -44,3 +65,6 @@ window.addEventListener("resize", () => {
   waiting = setTimeout(redrawAll, 150);
 });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+window.addEventListener("beforeprint", () => {
+  for (const place of drawn.keys()) if (place.isConnected) paint(place);
+});

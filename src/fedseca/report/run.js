@@ -12,7 +12,7 @@ function runTitle(run) {
 function showRun(run, others = [run], focus = true) {
   const place = byId("run");
   const title = element("h2", { tabindex: "-1" }, runTitle(run));
-  place.replaceChildren(title, ...choice(run, others), facts(run), ...troubles(run),
+  place.replaceChildren(title, ...choice(run, others), facts(run), ...troubles(run), ...thinned(run),
     element("div", { class: "columns" }, ...plots(run)), ...tables(run));
   place.dataset.run = run.folder;
   for (const card of place.querySelectorAll(".card")) if (card.start) card.start();
@@ -64,9 +64,16 @@ function card(title, label, controls, make) {
 
 function plots(run) {
   const cards = [courseCard(run), lossCard(run)];
-  if (Object.keys(run.columns).length) cards.push(trustCard(run));
-  if (run.pairs) cards.push(concordanceCard(run));
+  if (Object.keys(run.columns).length && run.columns_rounds.length) cards.push(trustCard(run));
+  if (run.pairs && run.pairs.rounds.length) cards.push(concordanceCard(run));
   return cards;
+}
+
+// What a page of many runs or clients has no room for.
+function thinned(run) {
+  if (!run.thinned.length) return [];
+  const parts = run.thinned.map(([what, kept, all]) => (kept ? `${what} are those of ${kept} of ${plural(all, "round")}` : `${what} are left out`));
+  return [element("p", { class: "hint", id: "thinned" }, `So that the page stays small, ${parts.join(" and ")}; a page of fewer runs has more.`)];
 }
 
 function courseCard(run) {
@@ -98,7 +105,7 @@ function trustCard(run) {
       const group = run.byzantine[k] ? "Byzantine" : "honest";
       const first = !named[run.byzantine[k]];
       named[run.byzantine[k]] = true;
-      return { x: rounds(run), y: values, name: group, legendgroup: group, showlegend: first, mode: run.rounds < 2 ? "markers" : "lines",
+      return { x: run.columns_rounds, y: values, name: group, legendgroup: group, showlegend: first, mode: run.columns_rounds.length < 2 ? "markers" : "lines",
         line: { color: colour(group.toLowerCase()), width: 1.7, dash: run.byzantine[k] ? "dash" : "solid" },
         hovertemplate: `client ${plain(clientName(run, k))}<br>round %{x}: %{y:.4g}<extra></extra>` };
     });
@@ -164,8 +171,8 @@ function clientTable(run) {
     { label: "rejected", number: true, value: (k) => count(k, "r") },
     { label: "suspected", number: true, value: (k) => count(k, "s") },
   ];
-  for (const [name, values] of Object.entries(run.columns)) {
-    columns.push({ label: heading(name).replace(/ \(.*| of the.*/, ""), number: true, value: (k) => (known(values[k]).length ? short(mean(known(values[k]))) : null) });
+  for (const [name, means] of Object.entries(run.means)) {
+    columns.push({ label: heading(name).replace(/ \(.*| of the.*/, ""), number: true, value: (k) => means[k] });
   }
   return table(columns, run.byzantine.map((_, k) => k), { id: "clients" });
 }

@@ -11,7 +11,7 @@ COLLAPSED, SEVERE, NOTICEABLE = 0.19, 0.55, 0.8
 
 def read_table(name: str) -> list[dict[str, str]]:
     """The rows of one of the paper's tables (`main_f1`, `ablation_f1_cifar10`, `client_count_cifar10_iid` …)."""
-    content = (resources.files("fedseca") / "paper" / f"{name}.csv").read_text(encoding="utf-8")
+    content = (resources.files(__name__) / f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(content.splitlines()))
 
 

@@ -1,0 +1,78 @@
+// A table or figure of the paper, made again: our numbers over the paper's, and the pictures.
+
+const SHARES = ["f1", "accuracy"];
+const METRICS = { f1: "F1" };
+const words = (name) => METRICS[name] || name.replaceAll("_", " ");
+
+function showExperiment(experiment, data) {
+  const runs = new Map(data.runs.map((run) => [run.id, run]));
+  const cells = new Map(experiment.cells.map((cell) => [JSON.stringify([cell.row, cell.column]), cell]));
+  const most = Math.max(0, ...experiment.cells.map((cell) => cell.count));
+  // Of a share the digits that matter; of anything else, from a millionth to millions, the first ones.
+  const show = (value, digits = 3) => (SHARES.includes(experiment.metric) ? value.toFixed(2) : short(value, digits));
+  const kindOf = (name) => {
+    const best = Math.max(0, ...known(experiment.cells.map((cell) => cell[name])));
+    return (value) => (experiment.coloured ? verdict(value, best, data.limits) : "fine");
+  };
+  const ours = kindOf("mean"), theirs = kindOf("paper");
+
+  function tile(cell) {
+    if (!cell) return element("td", {}, element("span", {}, "–"));
+    const opened = cell.runs.filter((id) => runs.has(id)).map((id) => runs.get(id));
+    const label = spoken(cell, opened.length);
+    const inner = [part(cell.mean, ours, "ours", spread(cell)), ...(cell.paper === null ? [] : [part(cell.paper, theirs, "paper", "")])];
+    if (!opened.length) return element("td", { title: label, "aria-label": label }, element("div", { class: "tile" }, ...inner));
+    return element("td", {}, element("button", { type: "button", class: "tile", title: label, "aria-label": label,
+      click: () => showRun(opened[0], opened) }, ...inner));
+  }
+
+  function part(value, kind, name, more) {
+    if (value === null) return element("span", { class: `${name} none` }, "–");
+    const mark = VERDICTS[kind(value)][0];
+    const made = element("span", { class: `${name} ${kind(value)}` }, show(value) + (mark && ` ${mark}`));
+    if (more) made.append(element("small", {}, more));
+    return made;
+  }
+
+  function spread(cell) {
+    const fewer = cell.count < most ? `${cell.count} of ${most}` : "";
+    return [deviation(cell), fewer].filter(Boolean).join(" · ");
+  }
+
+  const deviation = (cell) => (cell.std === null ? "" : `± ${show(cell.std, 2)}`);
+
+  function spoken(cell, count) {
+    const verdictOf = (kind, value) => (experiment.coloured ? `, ${VERDICTS[kind(value)][1]}` : "");
+    const here = cell.mean === null ? "not measured"
+      : `${words(experiment.metric)} ${show(cell.mean)} ${deviation(cell)} of ${plural(cell.count, "value")}${verdictOf(ours, cell.mean)}`;
+    const paper = cell.paper === null ? "" : `; in the paper ${show(cell.paper)}${verdictOf(theirs, cell.paper)}`;
+    return `${cell.row}, ${cell.column}: ${here}${paper}.${count ? ` Open ${plural(count, "run")}.` : ""}`;
+  }
+
+  const { rows, columns } = experiment;
+  const head = element("tr", {}, element("th", { scope: "col" }, words(experiment.row_name)), ...columns.map((column) => element("th", { scope: "col" }, column)));
+  const body = rows.map((row) => element("tr", {}, element("th", { scope: "row" }, row),
+    ...columns.map((column) => tile(cells.get(JSON.stringify([row, column]))))));
+  byId("experiment-title").textContent = experiment.title;
+  byId("experiment-command").replaceChildren(element("code", {}, experiment.command));
+  byId("experiment-hint").textContent = explained(experiment, most);
+  byId("experiment-table").replaceChildren(element("table", { class: "heat tiles" }, element("thead", {}, head), element("tbody", {}, ...body)));
+  if (experiment.coloured) {
+    const which = experiment.cells.some((cell) => cell.paper !== null) ? "of the best in the table, ours and the paper's each of its own" : "of the best in the table";
+    byId("experiment-legend").replaceChildren(...legend(data.limits, "", which));
+  }
+  byId("experiment-figures").replaceChildren(...experiment.figures.map((figure) => element("figure", {},
+    element("img", { src: `data:image/png;base64,${figure.png}`, alt: figure.text, loading: "lazy" }),
+    element("figcaption", {}, figure.name))));
+  document.title = `${experiment.title} · fedseca report`;
+  byId("experiment").hidden = false;
+}
+
+function explained(experiment, most) {
+  const { cells } = experiment;
+  const parts = [`${experiment.preset ? `Preset ${experiment.preset}: ` : ""}${words(experiment.metric)} by ${words(experiment.row_name)} and ${words(experiment.column_name)}`];
+  if (most > 1) parts.push(`mean ± standard deviation of ${most} values`);
+  if (cells.some((cell) => cell.paper !== null)) parts.push("below it, smaller, the paper's");
+  const fewer = cells.some((cell) => cell.count < most) ? ` Some cells have fewer values yet.` : "";
+  return `${parts.join("; ")}.${fewer}${cells.some((cell) => cell.runs.length) ? " A cell opens its run below." : ""}`;
+}
