@@ -67,8 +67,10 @@ def heat_map(table: ResultTable) -> bytes:
     return _png(figure)
 
 
-def _legend(figure: Any, panels: Any, columns: int) -> None:
-    """One for all panels: a line may be missing in some."""
+def _legend(figure: Any, panels: Any, columns: int, below: str) -> None:
+    """One for all panels, since a line may be missing in some; and what the panels at the bottom say below."""
+    for panel in panels[-4:]:
+        panel.set_xlabel(below, fontsize=7)
     named = (zip(*panel.get_legend_handles_labels(), strict=True) for panel in panels)
     found = {label: handle for pairs in named for handle, label in pairs}
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
@@ -99,22 +101,23 @@ def trajectories(table: ResultTable, courses: Mapping[tuple[str, str], Sequence[
                 panel.plot(range(1, len(values) + 1), values, color=f"C{index}", linewidth=1, label=column)
     for panel in panels[len(rows) :]:
         panel.set_visible(False)
-    _legend(figure, panels, len(columns))
+    _legend(figure, panels, len(columns), "round")
     figure.supylabel(table.metric, fontsize=8)
-    figure.supxlabel("round", fontsize=8)
     return _png(figure)
 
 
 def curves(table: ResultTable) -> bytes:
     """A PNG: a line for each row over the columns, which are numbers; the paper's dashed; both axes logarithmic."""
     columns, places = table.columns, table.by_place()
+    from matplotlib import colormaps
+
     figure = _figure(9, 5)
-    figure.suptitle(table.title, fontsize=10)
     axes = figure.subplots()
+    axes.set_title(table.title, fontsize=10)
     for index, row in enumerate(table.rows):
         values = [places[row, column].mean for column in columns]
         # The last row is the one that the experiment is about.
-        style: dict[str, Any] = {"color": f"C{index}", "linewidth": 1}
+        style: dict[str, Any] = {"color": colormaps["tab20"](index % 20), "linewidth": 1}
         if row == table.rows[-1]:
             style = {"color": "black", "linewidth": 2.5, "zorder": 3}
         axes.plot([float(column) for column in columns], values, marker="o", markersize=3, label=row, **style)
@@ -148,9 +151,8 @@ def trust(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]
         for (_, byzantine), course in courses.items():
             colour, label = (_BYZANTINE, "Byzantine") if byzantine else (_HONEST, "honest")
             panel.plot(*zip(*course, strict=True), color=colour, linewidth=1, alpha=0.7, label=label)
-    _legend(figure, panels, 2)
+    _legend(figure, panels, 2, "round")
     figure.supylabel("trust ρ", fontsize=8)
-    figure.supxlabel("round", fontsize=8)
     return _png(figure)
 
 
@@ -167,9 +169,9 @@ def distributions(title: str, pairs: Sequence[tuple[str, Tensor, Tensor]]) -> by
             panel.hist(values, bins=61, range=(-edge, edge), color=colour, alpha=0.5, log=True, label=label)
         panel.set_title(heading, fontsize=7)
         panel.tick_params(labelsize=6)
+        panel.locator_params(axis="x", nbins=5)
     for panel in panels[len(pairs) :]:
         panel.set_visible(False)
-    _legend(figure, panels, 2)
+    _legend(figure, panels, 2, "value of a coordinate")
     figure.supylabel("coordinates", fontsize=8)
-    figure.supxlabel("value of a coordinate", fontsize=8)
     return _png(figure)
