@@ -19,9 +19,9 @@ run: install
 test: install
 	$(BIN)/python -m pytest -n 2
 
-# The report's page in a real browser, Debian's chromium if there is no other.
+# The report's page in a real browser, which has to be there.
 test-browser: install
-	@.ci/chromium
+	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest tests/browser
 
 check: install

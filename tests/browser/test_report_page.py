@@ -1,6 +1,7 @@
 """The page of a report in a real browser."""
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -17,12 +18,14 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from fedseca.federation import Scenario, simulate
-from fedseca.report import Collection, collect, make_page
+from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE, verdict
+from fedseca.report import Collection, LeftOut, collect, make_page
 from tests.browser.chromium import NAMES, launch
 from tests.e2e.test_command_line import run
 from tests.unit.run_folders import experiment_of, write_grid, write_run
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=1><b>bold</b>"
+HOSTILE_NAMES = ("constructor", "__proto__", "toString", HOSTILE)
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +96,31 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     write_run(folder / "few" / "cut", Scenario(rounds=12, seed=7), rounds=5, result=False, reason=HOSTILE)
     write_run(folder / "few" / "<img src=x onerror=window.stolen=1>", Scenario(rounds=2), rounds=0)
     write_run(folder / "hostile", Scenario(rounds=12), reason=HOSTILE, version=HOSTILE)
+    audit = folder / "hostile" / "clients.jsonl"
+    lines = [json.loads(line) | dict.fromkeys(HOSTILE_NAMES, 1.5) for line in audit.read_text().splitlines()]
+    audit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for seed in (0, 1):
+        for k, (dataset, sparsity, strength) in enumerate(
+            (("digits", 0.5, 1.0), ("digits", 0.9, 1.0), ("digits", 0.9, 2.0), ("cifar10", 0.9, 1.0))
+        ):
+            scenario = Scenario(
+                dataset=dataset,
+                aggregator={"name": "fedseca", "sparsity": sparsity},
+                attack={"name": "ipm", "strength": strength},
+                rounds=6,
+                seed=seed,
+            )
+            write_run(folder / "mixed" / f"{k}-{seed}", scenario, best=0.9 - 0.2 * k)
+    shutil.copytree(folder / "mixed" / "0-0", folder / "mixed" / "copy")
     write_grid(folder / "many")
     files = {}
-    for name in ("one", "few", "hostile", "many"):
+    for name in ("one", "few", "hostile", "mixed", "many"):
         files[name] = folder / f"{name}.html"
         files[name].write_text(make_page(collect([folder / name])), encoding="utf-8")
     found = collect([folder / "few" / "runs"])
     table = experiment_of(found)
     timing = table | {
         "metric": "seconds",
-        "preset": None,
         "coloured": False,
         "figures": [],
         "cells": [
@@ -110,7 +128,10 @@ def pages(tmp_path_factory) -> dict[str, Path]:
             for cell, mean in zip(table["cells"], (0.00012, 123.4, 5.0, 98765.4, 1.5, float("nan")), strict=True)
         ],
     }
-    for name, runs, experiment in (("table", found, table), ("timing", Collection(), timing)):
+    for name, runs, experiment in (
+        ("table", found, table),
+        ("timing", Collection(left_out=[LeftOut("grid/cell", "not begun")]), timing),
+    ):
         files[name] = folder / f"{name}.html"
         files[name].write_text(make_page(runs, experiment), encoding="utf-8")
     return files
@@ -267,6 +288,13 @@ def test_everything_is_reached_by_keys_alone(few):
 def test_hostile_text_is_shown_as_text(browser, pages):
     visit = Visit(browser, pages["hostile"])
     assert HOSTILE in visit.texts("#rejections tbody td:nth-child(3)")
+    words = [name.replace("_", " ") for name in HOSTILE_NAMES]
+    assert visit.page.locator("#column option").all_text_contents()[-4:] == words
+    assert visit.page.locator("#clients thead th").all_text_contents()[-4:] == words
+    visit.page.locator("#column").select_option("__proto__")
+    visit.page.locator("#column").scroll_into_view_if_needed()
+    plot = "document.querySelector('#column').closest('.card').querySelector('.plot')"
+    visit.until(f"{plot}.data?.[0].y[0] === 1.5")
     assert visit.page.evaluate("window.stolen") is None
     assert visit.page.locator("img[src=x], #rejections b").count() == 0
     visit.close()
@@ -284,6 +312,33 @@ def test_several_runs_of_a_cell_are_a_mean_and_its_deviation(few):
     text = few.page.locator(".heat").get_by_role("button", name="krum under alie").inner_text()
     assert text.split()[0] == f"{statistics.mean(scores):.3f}"
     assert float(text.split("±")[1].split()[0]) == pytest.approx(statistics.stdev(scores), abs=0.0011)
+
+
+def test_a_cell_of_the_heat_map_differs_in_the_seed_only(browser, pages):
+    visit = Visit(browser, pages["mixed"], viewport={"width": 1200, "height": 400})
+    assert visit.texts("#scores thead th") == ["rule", "ipm · attack.strength 1", "ipm · attack.strength 2"]
+    assert visit.texts("#scores tbody th") == [
+        "fedseca · cifar10 · aggregator.sparsity 0.9",
+        "fedseca · digits · aggregator.sparsity 0.5",
+        "fedseca · digits · aggregator.sparsity 0.9",
+    ]
+    cells = [text.split() for text in visit.texts("#scores tbody td")]
+    assert [cell[-2:] for cell in cells] == [["2", "runs"], ["–"], ["2", "runs"], ["–"], ["2", "runs"], ["2", "runs"]]
+    assert [round(float(cells[k][0]), 1) for k in (0, 2, 4, 5)] == [0.3, 0.9, 0.7, 0.5]
+    assert "the same run as mixed/0-0" in visit.texts("#left-out td")
+    visit.page.locator("#scores button").first.click()
+    assert visit.texts("#run h2") == ["fedseca under ipm on cifar10, seed 0"]
+    visit.close()
+
+
+def test_the_colours_are_those_of_the_command_line(few):
+    limits = {"collapsed": COLLAPSED, "severe": SEVERE, "noticeable": NOTICEABLE}
+    scores = [k / 100 for k in range(101)]
+    for best in (1.0, 0.9, 0.37, 0.0):
+        found = few.page.evaluate(
+            "([scores, best, limits]) => scores.map((score) => verdict(score, best, limits))", [scores, best, limits]
+        )
+        assert found == [verdict(score, best) for score in scores]
 
 
 def test_ninety_six_runs_open_in_two_seconds(browser, pages):
@@ -328,6 +383,7 @@ def test_an_experiment_stands_first_and_its_cells_open_their_runs(browser, pages
     page = visit.page
     assert visit.texts("h2:visible")[0] == "Rules <b>under</b> attack"
     assert visit.texts("#experiment code") == ["fedseca reproduce main --seeds 0,1"]
+    assert "below it, smaller, the paper's (CIFAR-10, <b>ResNet18</b>)." in visit.texts("#experiment-hint")[0]
     assert visit.texts("#experiment-table thead th") == ["aggregator", "ipm", "alie"]
     assert visit.texts("#experiment-table tbody th") == ["krum", "fedavg", "fedseca"]  # in the order given
     assert page.locator("#by-rule").is_hidden() and page.locator("#runs").is_visible()
@@ -363,6 +419,7 @@ def test_the_pictures_of_an_experiment(browser, pages):
 def test_an_experiment_without_runs(browser, pages):
     visit = Visit(browser, pages["timing"])
     assert visit.page.locator("#grid").is_hidden() and visit.texts("#run") == [""]
+    assert visit.texts("#summary") == ["1 left out (see the end of the page)"]
     assert visit.texts("#experiment .ours") == [
         "0.00012\n± 0.000017",
         "123\n± 18",
@@ -420,12 +477,18 @@ def test_what_has_no_room_is_said(browser, tmp_path, monkeypatch):
     visit.close()
 
 
-def test_without_a_browser_one_line_says_what_is_missing(tmp_path):
+def test_without_a_browser_make_says_in_one_line_what_is_missing_and_installs_nothing(tmp_path):
+    for name in ("apt-get", "sudo"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n: > {tmp_path}/installed\n")
+        (tmp_path / name).chmod(0o755)
     (tmp_path / "id").symlink_to(str(shutil.which("id")))
-    script = Path(__file__).parents[2] / ".ci" / "chromium"
-    done = subprocess.run(["/bin/sh", script], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "needs Chromium" in done.stderr and "apt-get install chromium" in done.stderr
+    make = [str(shutil.which("make")), "-o", ".venv/.installed", f"BIN={Path(sys.executable).parent}", "test-browser"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(make, cwd=root, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    told, *rest = done.stderr.splitlines()
+    assert "need Chromium" in told and "apt-get install chromium" in told
+    assert done.returncode == 2 and not done.stdout and len(rest) == 1 and rest[0].startswith("make: ***")
+    assert not (tmp_path / "installed").exists()
 
 
 @pytest.mark.parametrize("user", [0, 1000])

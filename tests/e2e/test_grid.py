@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fedseca.experiments.store import Store
-from fedseca.federation import Scenario, simulate
+from fedseca.federation import Scenario, read_history, simulate
 from tests.e2e.test_command_line import run, run_each
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_a_grid_and_what_is_shown(tmp_path):
     store = Store(out)
     for cell in store.cells():
         row = next(r for r in rows if r[:2] == [cell.aggregator.name, str(getattr(cell.aggregator, "sparsity", "–"))])
-        assert f"{store.history(cell).f1_last5:.3f}" == row[2 if cell.attack.name == "ipm" else 3]
+        assert f"{read_history(store.folder(cell)).f1_last5:.3f}" == row[2 if cell.attack.name == "ipm" else 3]
     again = json.loads(run("grid", *QUICK, *options, "-o", out, "--json").stdout)
     assert len(again["done"]) == 6 and again["failed"] == []
     assert all(Path(cell["folder"]).is_dir() for cell in again["done"])
@@ -198,7 +198,7 @@ def test_stopped_in_the_middle_of_its_cells_it_goes_on_and_gives_the_same_number
     again = run("grid", *LONG, "-o", out, "--json")
     assert again.returncode == 0, again.stdout + again.stderr
     assert len(json.loads(again.stdout)["done"]) == len(store.cells()) == 3
-    assert {cell.seed: store.history(cell).f1 for cell in store.cells()} == unbroken
+    assert {cell.seed: read_history(store.folder(cell)).f1 for cell in store.cells()} == unbroken
     assert not [file for file in out.rglob(".*") if re.fullmatch(r"\..+\.[0-9a-f]{12}", file.name)]
 
 
@@ -220,7 +220,7 @@ def test_on_ray(tmp_path, jobs):
     store = Store(tmp_path / "grid")
     assert len(store.cells()) == 3
     for cell in store.cells():
-        assert store.history(cell).f1 == simulate(cell, threads=1).f1
+        assert read_history(store.folder(cell)).f1 == simulate(cell, threads=1).f1
     if jobs == 1:
         folders = [store.folder(cell) for cell in store.cells()]
         spans = sorted([(f / name).stat().st_mtime_ns for name in ("config.json", "result.json")] for f in folders)

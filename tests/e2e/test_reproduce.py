@@ -18,18 +18,23 @@ table, times = known["main"], known["timing"]
 rows, columns = ({name: given[name] for name in kept} for given, kept in (
     (table.rows, ("krum", "fedseca")), (table.columns, ("ipm", "none"))))
 small = {"train_images": 60, "test_images": 40}
+if "--broken" in sys.argv:
+    sys.argv.remove("--broken")
+    small |= {"model": {"name": "resnet18", "stem": "imagenet"}, "batch_size": 1}
 known["main"] = dataclasses.replace(table, rows=rows, columns=columns, base=small)
+for name in ("concordance", "similarity"):
+    known[name] = dataclasses.replace(known[name], base={**small, "rounds": 1})
 known["timing"] = dataclasses.replace(times, rules=("fedavg", "fedseca"), clients=(4, 8))
 main()
 """
 
 
-def reproduce(*arguments) -> subprocess.CompletedProcess[str]:
+def reproduce(*arguments, code: int = 0) -> subprocess.CompletedProcess[str]:
     """The command with a smaller table and fewer times: what differs from the real ones is their length."""
     settings = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _SMALLER, "reproduce", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=settings, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done
 
 
@@ -63,10 +68,27 @@ def test_times_need_no_runs_and_can_be_measured_again(tmp_path):
     assert len(rows) == 4 and all(float(row["seconds"]) > 0 for row in rows)
 
 
+def test_runs_that_fail_are_told_everywhere(tmp_path):
+    told = json.loads(reproduce("main", "--broken", "--rounds", 1, "-o", tmp_path, "--json", code=1).stdout)
+    assert len(told["failed"]) == 4 and "resnet18 cannot train" in told["failed"][0]["error"]
+    assert all(score["values"] == [] for score in told["scores"])
+    assert "resnet18 cannot train" in (tmp_path / "main.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["concordance", "similarity"])
+def test_all_seeds_count(name, tmp_path):
+    told = json.loads(reproduce(name, "--seeds", "0,1", "-o", tmp_path, "--json").stdout)
+    assert told["scores"] and all(len(score["values"]) == 2 for score in told["scores"])
+    assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG" and "data:image/png" in (
+        tmp_path / f"{name}.html"
+    ).read_text()
+
+
 BAD = {
     "mian": "unknown experiment 'mian'; did you mean 'main'?",
     "main --preset digit": "unknown preset 'digit'; did you mean 'digits'?",
     "timing --preset digit": "unknown preset 'digit'; did you mean 'digits'?",
+    "timing --rounds 3": "timing has no runs: --rounds and --seeds mean nothing to it",
     "main --seeds one": "--seeds takes whole numbers with commas between them; found 'one'",
     "main --rounds 0": "scenario: rounds must be integer ≥ 1; found 0",
     "main -j 0": "jobs must be an integer ≥ 1; found 0",

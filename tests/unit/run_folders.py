@@ -10,25 +10,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from fedseca.experiments.catalogue import EXPERIMENTS
+from fedseca.experiments.experiment import TableOfRuns
 from fedseca.federation import Scenario
 from fedseca.report import Collection
 from fedseca.version import __version__
 
-RULES = (
-    "cclip",
-    "copod_dos",
-    "cwmed",
-    "cwtm",
-    "fedavg",
-    "fedseca",
-    "huber",
-    "krum",
-    "multi_krum",
-    "rfa",
-    "ties",
-    "cc_seqbucket",
-)
-ATTACKS = ("alie", "fang", "ipm", "labelflip", "mimic", "minmax", "none", "scaling")
+_MAIN = EXPERIMENTS["main"]
+assert isinstance(_MAIN, TableOfRuns)
+RULES, ATTACKS = tuple(_MAIN.rows), tuple(_MAIN.columns)
 
 DOT = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550"
@@ -103,8 +93,6 @@ def experiment_of(found: Collection) -> dict[str, Any]:
         cell = {"row": row, "column": column, "mean": fmean(scores), "std": stdev(scores), "count": len(runs)}
         cells.append({**cell, "paper": paper, "runs": [run["id"] for run in runs]})
     return {
-        "name": "main",
-        "preset": "digits",
         "title": "Rules <b>under</b> attack",
         "command": "fedseca reproduce main --seeds 0,1",
         "metric": "f1",
@@ -113,6 +101,7 @@ def experiment_of(found: Collection) -> dict[str, Any]:
         "rows": rows,
         "columns": columns,
         "coloured": True,
+        "paper_setting": "CIFAR-10, <b>ResNet18</b>",
         "cells": cells,
         "figures": [{"name": "dot.png", "text": "a <b>dot</b>", "png": base64.b64encode(DOT).decode()}],
     }

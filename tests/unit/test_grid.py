@@ -21,7 +21,7 @@ from fedseca.experiments.grid import Axis, place, scenarios
 from fedseca.experiments.runner import Progress, run_grid
 from fedseca.experiments.store import Store, record_failure
 from fedseca.experiments.workers import Processes, Task
-from fedseca.federation import Scenario, simulate
+from fedseca.federation import Scenario, read_history, simulate
 from fedseca.federation.folder import RunFolder
 
 SMALL: dict[str, Any] = {"rounds": 2, "train_images": 60, "test_images": 40}
@@ -126,7 +126,7 @@ def test_a_grid_is_run_and_found_again(tmp_path):
     assert [len(x) for x in (progress.done, progress.failed, progress.waiting, progress.running)] == [2, 0, 0, 0]
     for cell in cells:
         # What a process of its own found is what is found here.
-        assert store.history(cell).f1 == simulate(cell).f1
+        assert read_history(store.folder(cell)).f1 == simulate(cell).f1
     stamps = {cell.id: (store.folder(cell) / "result.json").stat().st_mtime_ns for cell in cells}
     more = scenarios(SMALL, [Axis("aggregator", ("fedavg", "cwmed", "rfa"))])
     run_grid(more, store, Processes(2))
@@ -168,10 +168,10 @@ def test_a_process_that_is_killed_is_a_cell_that_failed_and_goes_on_next_time(tm
     progress = run_grid(cells, store, _KillsItself(2))
     assert [cell.seed for cell in progress.failed] == [1]
     assert store.error(cells[1])["error"] == "its process ended with signal 9, as happens when memory runs out"
-    begun = store.history(cells[1]).rounds[:5]
+    begun = read_history(store.folder(cells[1])).rounds[:5]
     progress = run_grid(cells, store, Processes(2))
     assert not progress.failed and not store.error_file(cells[1]).exists()
-    found = store.history(cells[1])
+    found = read_history(store.folder(cells[1]))
     assert found.f1 == simulate(cells[1]).f1
     assert found.rounds[:5] == begun  # with the same seconds: these were not played again
 
@@ -218,7 +218,7 @@ def test_a_cell_that_another_grid_runs_is_waited_for(tmp_path):
     folder = RunFolder(store.folder(cell), cell, cell.dataset.load().fingerprint(), resume=False, overwrite=False)
     threading.Timer(2.0, folder.close).start()
     progress = run_grid(cells, store, Processes(1))
-    assert not progress.failed and store.history(cell).f1 == simulate(cell).f1
+    assert not progress.failed and read_history(store.folder(cell)).f1 == simulate(cell).f1
 
 
 def test_plans_made_at_once_lose_nothing(tmp_path):
@@ -327,3 +327,15 @@ def test_a_cell_that_wants_to_end_its_process_is_a_cell_that_failed(tmp_path):
     (cell,) = cells = scenarios(SMALL)
     assert run_grid(cells, store, Processes(1), plugins=[str(plugin)]).failed == [cell]
     assert store.error(cell)["error"] == "SystemExit: 0"
+
+
+def test_a_done_cell_that_is_damaged_is_run_again(tmp_path):
+    store = Store(tmp_path / "grid")
+    (cell,) = cells = scenarios(SMALL)
+    assert not run_grid(cells, store, Processes(1)).failed
+    expected = read_history(store.folder(cell)).f1
+    rounds = store.folder(cell) / "rounds.jsonl"
+    rounds.write_text("{\n" + rounds.read_text().partition("\n")[2])
+    assert store.state(cell) == "waiting"
+    progress = run_grid(cells, store, Processes(1))
+    assert not progress.failed and read_history(store.folder(cell)).f1 == expected

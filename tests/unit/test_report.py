@@ -1,7 +1,10 @@
 """The page of a report: what is collected, what is left out, and that text from a folder stays text."""
 
+import errno
 import json
+import os
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from fedseca.errors import InputError
-from fedseca.experiments.store import Store
-from fedseca.federation import Scenario, read_history, simulate
+from fedseca.errors import InputError, MissingDependency
+from fedseca.experiments.results import Outcome, ResultTable, Score
+from fedseca.experiments.store import Store, record_failure
+from fedseca.federation import History, Scenario, read_history, simulate
 from fedseca.report import Collection, collect, make_page
-from fedseca.report.compact import number, thinned
+from fedseca.report.compact import compact, number, thinned
 from tests.unit.run_folders import experiment_of, write_grid, write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;{{data}}\u2028\x1b[31m"
@@ -103,14 +107,27 @@ def test_folders_that_cannot_be_read_are_left_out_with_the_reason(tmp_path):
     broken("foreign", "config.json", '{"model_type": "bert"}')
     broken("cut", "config.json", '{"format": 1, "scen')
     broken("unknown", "config.json", '{"format": 1, "scenario": {"aggregator": "mine"}}')
+    broken("format", "config.json", '{"format": 2, "scenario": {}}')
+    broken("crowd", "config.json", '{"format": 1, "scenario": {"rounds": 4, "clients": 300000}}')
     broken("strange", "config.json", '{"format": 1, "scenario": {"rounds": [[]]}}')
     broken("short", "rounds.jsonl", "".join(lines[:2]) + lines[2][:10])
     broken("gap", "rounds.jsonl", "".join([lines[0], *lines[2:], lines[3]]))
     broken("words", "rounds.jsonl", "".join(lines).replace('"f1": 0.', '"f1": "0.', 1).replace(', "acc', '", "acc', 1))
     broken("nan", "rounds.jsonl", "".join(re.sub(r'"f1": [\d.]+', '"f1": NaN', line) for line in lines))
     broken("huge", "rounds.jsonl", "".join(re.sub(r'"f1": [\d.]+', f'"f1": {10**400}', line) for line in lines))
+    broken("percent", "rounds.jsonl", "".join(re.sub(r'"f1": [\d.]+', '"f1": 7001', line) for line in lines))
+    broken("garbage", "clients.jsonl", "\x00\n" + (tmp_path / "good" / "clients.jsonl").read_text())
     broken("result", "result.json", "[]")
     broken("half", "result.json", '{"rou')
+    broken("other", "result.json", '{"rounds": 5}')
+    write_run(tmp_path / "clientless", scenario).joinpath("clients.jsonl").unlink()
+    write_run(tmp_path / "lost", scenario).joinpath("config.json").unlink()
+    write_run(tmp_path / "lost early", scenario, rounds=2, result=False).joinpath("config.json").unlink()
+    write_run(tmp_path / "only result", scenario).joinpath("config.json").unlink()
+    (tmp_path / "only result" / "rounds.jsonl").unlink()
+    for file in ("config.json", "rounds.jsonl", "result.json"):
+        write_run(tmp_path / f"folder {file}", scenario).joinpath(file).unlink()
+        (tmp_path / f"folder {file}" / file).mkdir()
     write_run(tmp_path / "empty", scenario, rounds=0, result=False)
     found = collect([tmp_path])
     assert [run["folder"] for run in found.runs] == [f"{tmp_path.name}/good"]
@@ -120,18 +137,85 @@ def test_folders_that_cannot_be_read_are_left_out_with_the_reason(tmp_path):
         "cut": "config.json: cannot be read",
         "unknown": "mine",
         "strange": "rounds",
-        "short": "its files hold 2 of the 4 rounds",
-        "gap": "rounds are missing",
-        "words": "an F1 in its files is not a number",
-        "nan": "an F1 in its files is not a number",
-        "huge": "an F1 in its files is not a number",
+        "format": "was written by another version (format 2",
+        "crowd": "is finished, but only 0 of its 4 rounds",
+        "short": "is finished, but only 2 of its 4 rounds",
+        "gap": "is finished, but only 1 of its 4 rounds",
+        "words": "is finished, but only 0 of its 4 rounds",
+        "nan": "is finished, but only 0 of its 4 rounds",
+        "huge": "is finished, but only 0 of its 4 rounds",
+        "percent": "is finished, but only 0 of its 4 rounds",
+        "garbage": "is finished, but only 0 of its 4 rounds",
+        "clientless": "is finished, but only 0 of its 4 rounds",
+        "lost": "there is no config.json",
+        "lost early": "there is no config.json",
+        "only result": "there is no config.json",
+        "folder config.json": "config.json: cannot be read ([Errno 21] Is a directory: 'config.json')",
+        "folder rounds.jsonl": "Is a directory",
+        "folder result.json": "result.json cannot be read (Is a directory)",
         "result": "result.json is not the result of a run",
         "half": "result.json cannot be read",
+        "other": "result.json is not of the 4 rounds in its files",
         "empty": "no round is written down yet",
     }
     assert reasons.keys() == expected.keys()
     for name, words in expected.items():
-        assert words in reasons[name] and "\n" not in reasons[name] and str(tmp_path) not in reasons[name]
+        assert words in reasons[name] and "\n" not in reasons[name] and "/" not in reasons[name]
+
+
+def test_a_run_too_large_for_the_memory_ends_no_page(tmp_path, monkeypatch):
+    module = sys.modules["fedseca.report.collect"]
+    whole = compact
+
+    def tight(history: History, result: Any) -> dict[str, Any]:
+        if history.scenario.seed:
+            raise MemoryError
+        return whole(history, result)
+
+    monkeypatch.setattr(module, "compact", tight)
+    for seed in (0, 1):
+        write_run(tmp_path / str(seed), Scenario(rounds=2, seed=seed))
+    found = collect([tmp_path])
+    assert len(found.runs) == 1
+    assert found.left_out == [(f"{tmp_path.name}/1", "does not fit into the memory")]
+
+
+def test_a_folder_that_cannot_be_looked_into_is_said(tmp_path, monkeypatch):
+    write_run(tmp_path / "good", Scenario(rounds=2))
+    write_run(tmp_path / "locked" / "run", Scenario(rounds=3))
+    scandir = os.scandir
+
+    def refusing(path: Any) -> Any:  # root may look into everything
+        if Path(path).name == "locked":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = collect([tmp_path])
+    assert len(found.runs) == 1
+    assert found.left_out == [(f"{tmp_path.name}/locked", "Permission denied")]
+
+
+def test_runs_are_found_through_links_once_and_without_end(tmp_path):
+    write_run(tmp_path / "elsewhere" / "run", Scenario(rounds=2))
+    shown = tmp_path / "shown"
+    write_run(shown / "own", Scenario(rounds=3))
+    (shown / "link").symlink_to(tmp_path / "elsewhere")
+    (shown / "link again").symlink_to(tmp_path / "elsewhere" / "run")
+    (shown / "own" / "loop").symlink_to(shown)
+    (shown / "self").symlink_to("self")
+    found = collect([shown, shown / "link"])
+    assert [run["folder"] for run in found.runs] == ["shown/link/run", "shown/own"] and not found.left_out
+
+
+def test_a_copy_of_a_run_counts_once(tmp_path):
+    scenario = Scenario(rounds=3)
+    shutil.copytree(write_run(tmp_path / "a", scenario), tmp_path / "b")
+    write_run(tmp_path / "c", scenario)  # of the same config, and with other numbers
+    found = collect([tmp_path])
+    name = tmp_path.name
+    assert [run["folder"] for run in found.runs] == [f"{name}/a", f"{name}/c"]
+    assert found.left_out == [(f"{name}/b", f"the same run as {name}/a")]
 
 
 def test_an_unfinished_run_is_shown_as_that(tmp_path):
@@ -142,20 +226,42 @@ def test_an_unfinished_run_is_shown_as_that(tmp_path):
     assert not run["finished"] and run["rounds"] == 4 and run["config"]["rounds"] == 9 and run["version"] is None
 
 
-def test_cells_of_a_grid_that_failed_or_wait_are_said(tmp_path):
-    done, failed, waiting = (Scenario(seed=seed, rounds=3) for seed in range(3))
+def test_every_cell_of_a_grid_is_shown_or_said(tmp_path):
+    done, failed, waiting, killed, lost, linked = (Scenario(seed=seed, rounds=3) for seed in range(6))
     store = Store(tmp_path / "grid")
-    store.plan([done, failed, waiting])
+    store.plan([done, failed, waiting, killed, lost, linked])
     write_run(store.folder(done), done)
-    store.error_file(failed).parent.mkdir()
-    store.error_file(failed).write_text(json.dumps({"error": "out of memory", "traceback": ""}))
+    error = f"no space in {tmp_path}/grid/runs/x, nor in '/home/me/data'"
+    record_failure(store.error_file(failed), error)
+    record_failure(store.error_file(done), "it was run again since")
+    store.folder(killed).mkdir()
+    (store.folder(killed) / ".lock").touch()
+    write_run(store.folder(lost), lost).joinpath("config.json").unlink()
+    write_run(tmp_path / "elsewhere", linked)
+    store.folder(linked).symlink_to(tmp_path / "elsewhere")
+    plan = json.loads((tmp_path / "grid" / "grid.json").read_text())
+    plan["cells"].insert(0, {"aggregator": "mine"})
+    (tmp_path / "grid" / "grid.json").write_text(json.dumps(plan))
+    found = collect([tmp_path / "grid"])
+    assert sorted(run["config"]["seed"] for run in found.runs) == [0, 5]
+    reasons = {each.folder: each.reason for each in found.left_out}
+    assert reasons.pop("grid").startswith("a cell that is planned cannot be read: unknown rule 'mine'")
+    assert reasons == {
+        f"grid/{failed.title}": "failed: no space in runs/x, nor in 'data'",
+        f"grid/{waiting.title}": "planned, and not begun",
+        f"grid/{killed.title}": "begun, and nothing is written down yet",
+        f"grid/runs/{lost.title}": "is not the folder of a run: there is no config.json",
+    }
+    assert len(reasons) + 1 == len(found.left_out)
+
+
+def test_a_plan_that_cannot_be_read_is_said(tmp_path):
+    write_run(tmp_path / "grid" / "runs" / "run", Scenario(rounds=2))
+    (tmp_path / "grid" / "grid.json").write_text("{")
     found = collect([tmp_path / "grid"])
     assert len(found.runs) == 1
-    reasons = {each.folder: each.reason for each in found.left_out}
-    assert reasons == {
-        f"grid/{failed.title}": "failed: out of memory",
-        f"grid/{waiting.title}": "planned, and not begun",
-    }
+    ((folder, reason),) = found.left_out
+    assert folder == "grid" and reason.startswith("grid.json: cannot be read")
 
 
 def test_different_versions_are_said(tmp_path):
@@ -167,6 +273,7 @@ def test_different_versions_are_said(tmp_path):
 def test_nothing_to_show_is_one_line(tmp_path):
     with pytest.raises(InputError, match="no run to show in"):
         collect([tmp_path])
+    assert collect([tmp_path], may_be_empty=True) == Collection()
     with pytest.raises(InputError, match="there is no such folder"):
         collect([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("")
@@ -216,7 +323,14 @@ def test_the_page_asks_for_nothing_outside_itself(real):
     policy = next(value for name, value in page.attributes if name == "content" and value and "default-src" in value)
     assert "default-src 'none'" in policy and "unsafe-eval" not in policy
     assert re.search(r"script-src ('sha256-[^']+'\s?)+;", policy)
+    assert "base-uri 'none'" in policy and "form-action 'none'" in policy
     assert [value for name, value in page.attributes if name in ("src", "href")] == ["data:,"]
+
+
+def test_a_plotly_that_would_end_its_element_is_refused(monkeypatch):
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "const text = '</SCRIPT>';")
+    with pytest.raises(MissingDependency, match="cannot stand in a page"):
+        make_page(Collection())
 
 
 def test_the_program_never_reads_text_as_html():
@@ -295,3 +409,19 @@ def test_an_experiment_is_data_of_the_page(tmp_path):
     assert {id for cell in shown["cells"] for id in cell["runs"]} == {run["id"] for run in found.runs}
     assert Page(make_page(Collection(), experiment)).data["runs"] == []
     assert Page(make_page(found)).data["experiment"] is None
+
+
+@pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")  # between two libraries, when they are imported
+def test_the_experiment_of_these_tests_is_like_those_of_reproduce(tmp_path):
+    from fedseca.cli.reproduce import _for_the_page
+
+    for seed in (0, 1):
+        write_grid(tmp_path, rules=("krum", "fedavg", "fedseca"), attacks=("ipm", "alie"), rounds=2, seed=seed)
+    here = experiment_of(collect([tmp_path]))
+    table = ResultTable(
+        title="", row_name="", column_name="", metric="", coloured=False, scores=[Score("krum", "ipm", (0.5,))]
+    )
+    there = _for_the_page("", Outcome(table, {"dot.png": b""}))
+    assert here.keys() == there.keys()
+    for name in ("cells", "figures"):
+        assert here[name][0].keys() == there[name][0].keys()

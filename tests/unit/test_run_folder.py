@@ -348,3 +348,37 @@ def test_threads_are_given_back():
     with pytest.raises(_Cut):
         simulate(SCENARIO, threads=2, on_start=lambda *_: seen.append(torch.get_num_threads()), on_round=cut_after(1))
     assert seen == [2] and torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    {
+        "a broken line": "is finished, but only 1 of its 3 rounds are whole",
+        "a lost client": "is finished, but only 2 of its 3 rounds are whole",
+        "no such score": "is finished, but only 0 of its 3 rounds are whole",
+        "another version": "was written by another version .format 99, here 1",
+        "a folder": "clients.jsonl: cannot be read",
+    }.items(),
+)
+def test_what_is_damaged_is_not_read_as_whole(tmp_path, damage, message):
+    scenario = Scenario.of({**SCENARIO.values(), "rounds": 3})
+    simulate(scenario, folder=tmp_path)
+    rounds, clients = tmp_path / "rounds.jsonl", tmp_path / "clients.jsonl"
+    lines = rounds.read_text().splitlines(keepends=True)
+    if damage == "a broken line":
+        rounds.write_text(lines[0] + "{\n" + lines[2])
+    elif damage == "a lost client":
+        clients.write_text("".join(clients.read_text().splitlines(keepends=True)[:-1]))
+    elif damage == "no such score":
+        rounds.write_text("".join(json.dumps(json.loads(line) | {"f1": 7.0}) + "\n" for line in lines))
+    elif damage == "another version":
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"format": 99}))
+    else:
+        clients.unlink()
+        clients.mkdir()
+    with pytest.raises(InputError, match=message):
+        read_history(tmp_path)
+    if damage in ("a broken line", "a lost client"):
+        (tmp_path / "result.json").unlink()
+        assert len(read_history(tmp_path).rounds) == int(message.split()[4])

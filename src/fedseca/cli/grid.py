@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections import defaultdict
@@ -21,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedseca.cli.data import DataDir
+from fedseca.cli.live import SILENCE
 from fedseca.cli.options import with_scenario_options
 from fedseca.cli.run import read_config
 from fedseca.cli.settings import split_setting
@@ -74,11 +74,7 @@ def grid(
     cells = scenarios(base, axes)
     store = Store(output)
     check(cells, store, data_dir, threads)
-    workers: Workers
-    if ray is not None:
-        workers = RayCluster(ray, threads, jobs)
-    else:
-        workers = Processes(max(1, (os.cpu_count() or 1) // threads) if jobs is None else jobs)
+    workers: Workers = RayCluster(ray, threads, jobs) if ray is not None else Processes(jobs, threads)
     common = {} if context.parent is None else context.parent.params
     plugins = [str(plugin) for plugin in common.get("plugin") or ()]
     with interruptible(output), live_grid(len(cells), store) as show_progress:
@@ -124,28 +120,29 @@ def interruptible(output: Path) -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for each in signals:
-        if signal.getsignal(each) != signal.SIG_IGN:  # as it is where a script runs this in the background
+    before = {each: signal.getsignal(each) for each in signals}
+    for each, handler in before.items():
+        if handler != signal.SIG_IGN:  # as it is where a script runs this in the background
             signal.signal(each, end)
     try:
         yield
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on from {printable(str(output))}", err=True)
         raise typer.Exit(130) from None
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager
 def live_grid(total: int, store: Store, console: Console | None = None) -> Iterator[Callable[[Progress], None]]:
-    """A table of what is done, runs, failed and waits, with the time that is left; on a terminal only."""
+    """A table of what is done, runs, failed and waits, with the time that is left; into a file a line now and then."""
     console = console or Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda progress: None
-        return
-    start, before = time.monotonic(), None
+    start, before, told = time.monotonic(), None, time.monotonic()
     with Live(console=console, transient=True, auto_refresh=False) as painted:
 
         def show(progress: Progress) -> None:
-            nonlocal before
+            nonlocal before, told
             done = len(progress.done) + len(progress.failed)
             before = done if before is None else before
             spent, finished = time.monotonic() - start, done - before
@@ -154,7 +151,11 @@ def live_grid(total: int, store: Store, console: Console | None = None) -> Itera
                 f"{len(progress.done)} of {total} done, {len(progress.running)} running, {len(progress.failed)} failed"
             )
             line = Text(f"{counts}, {_clock(spent)} so far, {left}")
-            painted.update(Group(line, _running(progress, store)), refresh=True)
+            if console.is_terminal:
+                painted.update(Group(line, _running(progress, store)), refresh=True)
+            elif time.monotonic() - told > SILENCE:
+                told = time.monotonic()
+                console.print(line, soft_wrap=True)
 
         yield show
 
@@ -175,11 +176,12 @@ def _clock(seconds: float) -> str:
 
 
 def _report(progress: Progress, store: Store, output: Path) -> dict[str, Any]:
+    found = [(cell, history) for cell in progress.done if (history := store.done(cell)) is not None]
     return {
         "folder": str(output),
         "done": [
-            {**store.history(cell).result(), "folder": str(store.folder(cell)), "scenario": cell.values()}
-            for cell in progress.done
+            {**history.result(), "folder": str(store.folder(cell)), "scenario": cell.values()}
+            for cell, history in found
         ],
         "failed": [{"id": cell.id, **store.error(cell), "scenario": cell.values()} for cell in progress.failed],
     }
@@ -206,7 +208,8 @@ def score_table(cells: Sequence[Scenario], axes: Sequence[Axis], store: Store) -
     scores: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         row = (cell.aggregator.name, *(_value(cell, name) for name in varied))
-        scores[row][cell.attack.name].append(store.history(cell).f1_last5)
+        if (history := store.done(cell)) is not None:
+            scores[row][cell.attack.name].append(history.f1_last5)
     attacks = list(dict.fromkeys(cell.attack.name for cell in cells))
     table = Table()
     for heading in ("rule", *varied):

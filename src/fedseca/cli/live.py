@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedseca.federation import History, Scenario
 
-_SILENCE = 30.0
+SILENCE = 30.0
 """Seconds after which a run that paints no bar says a word."""
 
 
@@ -30,7 +30,7 @@ class LiveRun:
         done = len(history.rounds)
         f1 = f"F1 {history.rounds[-1]['f1']:.3f}" if history.rounds else ""
         self._progress.update(self._task, completed=done, f1=f1)
-        if self._progress.disable and time.monotonic() - self._told > _SILENCE:  # into a file, no bar can be painted
+        if self._progress.disable and time.monotonic() - self._told > SILENCE:  # into a file, no bar can be painted
             self._told = time.monotonic()
             text = f"{self._title}: round {done} of {history.scenario.rounds}, {f1}"
             self._progress.console.print(text, markup=False, highlight=False)

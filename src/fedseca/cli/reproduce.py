@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,9 +29,10 @@ from fedseca.experiments.results import Outcome, ResultTable, Score
 from fedseca.experiments.runner import check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes
+from fedseca.federation import Scenario
 from fedseca.files import write_atomically
 from fedseca.paper import verdict
-from fedseca.report import Collection, collect, make_page, require_plotly
+from fedseca.report import collect, make_page, require_plotly
 
 _STYLES = {
     "collapsed": "white on red",
@@ -44,7 +44,9 @@ _STYLES = {
 
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"One of: {', '.join(EXPERIMENTS)}.", show_default=False)],
-    preset: Annotated[str, typer.Option(help=f"What it runs on: {', '.join(PRESETS)} (the paper's own).")] = "digits",
+    preset: Annotated[
+        str, typer.Option(help=f"What it runs on: {', '.join(PRESETS)} (its own CIFAR-10 setting).")
+    ] = "digits",
     seeds: Annotated[str, typer.Option(help="One or more, with commas between them.")] = "0",
     rounds: Annotated[
         int | None, typer.Option(metavar="N", help="Of each run, to try it out with fewer than the preset has.")
@@ -70,23 +72,24 @@ def reproduce(
     experiment = EXPERIMENTS[name].at(preset)
     request = Request(preset, _seeds(seeds), {} if rounds is None else {"rounds": rounds})
     runs = experiment.runs(request)
-    folder = output or Path("runs") / f"{name}-{preset}"
+    if not runs and (rounds is not None or request.seeds != (0,)):
+        raise InputError(f"{name} has no runs: --rounds and --seeds mean nothing to it")
+    # What is tried out with fewer rounds lies beside the real result, not over it.
+    folder = output or Path("runs") / f"{name}-{preset}{'' if rounds is None else f'-{rounds}-rounds'}"
     store = Store(folder)
     in_each_run = 1 if threads is None else threads
     check(runs, store, data_dir, in_each_run)
     require_matplotlib()
     require_plotly()
+    experiment.require()
     if runs or threads is not None:
         torch.set_num_threads(in_each_run)
-    workers = Processes((os.cpu_count() or 1) if jobs is None else jobs)
     with interruptible(folder):
-        with live_grid(len(runs), store) as show_progress:
-            progress = run_grid(runs, store, workers, data_dir=data_dir, threads=in_each_run, on_change=show_progress)
+        failed = _run(runs, store, data_dir, jobs, in_each_run) if runs else []
         with _steps() as on_step:
             outcome = experiment.outcome(request, store, data_dir, on_step)
-    page = make_page(
-        collect([folder]) if progress.done else Collection(), _for_the_page(_command(name, request), outcome)
-    )
+    store.plan(runs)
+    page = make_page(collect([folder], may_be_empty=True), _for_the_page(_command(name, request), outcome))
     files = {**outcome.files, f"{name}.html": page.encode()}
     for file, content in files.items():
         write_atomically(folder / file, content)
@@ -94,17 +97,26 @@ def reproduce(
         scores = [
             {"row": s.row, "column": s.column, "values": s.values, "paper": s.paper} for s in outcome.table.scores
         ]
-        typer.echo(json.dumps({"experiment": name, "folder": str(folder), "scores": scores}, indent=1))
+        errors = [{"id": run.id, **store.error(run)} for run in failed]
+        told = {"experiment": name, "folder": str(folder), "scores": scores, "failed": errors}
+        typer.echo(json.dumps(told, indent=1, ensure_ascii=False))
     else:
         console = wide_console()
         console.print(_table(outcome.table))
-        for run in progress.failed:
+        for run in failed:
             text = f"{run.title} failed: {printable(store.error(run)['error'])}"
             console.print(Text(text, style="red"), soft_wrap=True)
         kept = f"{', '.join(files)}{' and the runs' if runs else ''} are in {printable(str(folder))}"
         console.print(Text(kept), soft_wrap=True)
-    if progress.failed:
+    if failed:
         raise typer.Exit(1)
+
+
+def _run(runs: list[Scenario], store: Store, data_dir: Path | None, jobs: int | None, threads: int) -> list[Scenario]:
+    """Run what is not done yet; those that failed."""
+    with live_grid(len(runs), store) as show:
+        workers = Processes(jobs, threads)
+        return run_grid(runs, store, workers, data_dir=data_dir, threads=threads, on_change=show).failed
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -143,6 +155,7 @@ def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
         "rows": table.rows,
         "columns": table.columns,
         "coloured": table.coloured,
+        "paper_setting": table.paper_setting,
         "cells": [
             {
                 "row": score.row,
@@ -166,7 +179,7 @@ def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
 
 def _table(table: ResultTable) -> Table:
     """Ours over the paper's, in the paper's colours."""
-    beside = ", in brackets the paper's" if table.has_paper else ""
+    beside = f", in brackets the paper's ({table.paper_setting})" if table.has_paper else ""
     shown = Table(title=f"{table.title}: {table.metric}{beside}", title_justify="left")
     shown.add_column(table.row_name.replace("_", " "), style="bold", no_wrap=True)
     for column in table.columns:

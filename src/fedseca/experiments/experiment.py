@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from fedseca.errors import UnknownName
 from fedseca.experiments.plots import heat_map, trajectories
 from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
 from fedseca.experiments.store import Store
-from fedseca.federation import Scenario
+from fedseca.federation import History, Scenario
 
 Changes = Mapping[str, Any]
 """Fields of a scenario and their values."""
@@ -67,6 +67,9 @@ class Experiment(ABC):
         """What it is with a preset."""
         return self
 
+    def require(self) -> None:  # noqa: B027 (most need nothing)
+        """Raise `MissingDependency` for what the outcome needs: better before hours of runs than after."""
+
     @abstractmethod
     def runs(self, request: Request) -> list[Scenario]:
         """What has to be run before there is an outcome, each once."""
@@ -83,6 +86,10 @@ class Cell:
     row: str
     column: str
     scenarios: tuple[Scenario, ...]
+
+
+Done = Mapping[tuple[str, str], list[History]]
+"""By row and column: the runs that are done, one for each seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,38 +133,40 @@ class TableOfRuns(Experiment):
         by_seed = zip(*(cell.scenarios for cell in self.cells(request)), strict=True)
         return list({run.id: run for runs in by_seed for run in runs}.values())
 
-    def table(self, cells: Sequence[Cell], store: Store) -> ResultTable:
-        """The scores of the runs that are done."""
-        return ResultTable(
+    def done(self, request: Request, store: Store) -> Done:
+        """What its runs gave, those that are done."""
+        return {
+            (cell.row, cell.column): [history for run in cell.scenarios if (history := store.done(run)) is not None]
+            for cell in self.cells(request)
+        }
+
+    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+        """The table as CSV and picture, and the course of every run with the first seed."""
+        done = self.done(request, store)
+        table = ResultTable(
             title=self.title,
             row_name=self.row_name,
             column_name=self.column_name,
             metric=self.metric,
-            scores=[self._score(cell, store) for cell in cells],
+            scores=[
+                Score(
+                    row,
+                    column,
+                    tuple(history.last(self.metric, self.last) for history in histories),
+                    self.paper.get((row, column)),
+                    tuple(history.scenario.id for history in histories),
+                )
+                for (row, column), histories in done.items()
+            ],
         )
-
-    def _score(self, cell: Cell, store: Store) -> Score:
-        done = [run for run in cell.scenarios if store.state(run) == "done"]
-        values = tuple(store.history(run).last(self.metric, self.last) for run in done)
-        return Score(
-            cell.row, cell.column, values, self.paper.get((cell.row, cell.column)), tuple(run.id for run in done)
-        )
-
-    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
-        """The table as CSV and picture, and the course of every run."""
-        cells = self.cells(request)
-        table = self.table(cells, store)
+        courses = {
+            place: [record[self.metric] for record in histories[0].rounds]
+            for place, histories in done.items()
+            if histories
+        }
         files = {
             f"{self.name}.csv": as_csv(list(table.lines())),
             f"{self.name}.png": heat_map(table),
-            f"{self.name}-rounds.png": trajectories(table, self._courses(cells, store)),
+            f"{self.name}-rounds.png": trajectories(table, courses),
         }
         return Outcome(table, files)
-
-    def _courses(self, cells: Sequence[Cell], store: Store) -> dict[tuple[str, str], list[float]]:
-        """The metric over the rounds at every place, with the first seed that is done."""
-        courses = {}
-        for cell in cells:
-            for run in [run for run in cell.scenarios if store.state(run) == "done"][:1]:
-                courses[cell.row, cell.column] = [record[self.metric] for record in store.history(run).rounds]
-        return courses

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,50 +51,62 @@ class Similarity:
         }
 
 
-def _kendall(left: Tensor, right: Tensor) -> float:
+def _scipy() -> Any:
     try:
-        from scipy.stats import kendalltau
+        from scipy import stats
     except ImportError:
         raise MissingDependency("Kendall's τ needs SciPy: pip install 'fedseca[simulation]'") from None
+    return stats
+
+
+def _kendall(left: Tensor, right: Tensor) -> float:
     if len(left) > _MOST_RANKED:
         some = torch.randperm(len(left), generator=torch.Generator().manual_seed(0))[:_MOST_RANKED]
         left, right = left[some], right[some]
-    return float(kendalltau(left.numpy(), right.numpy()).statistic)
+    return float(_scipy().kendalltau(left.numpy(), right.numpy()).statistic)
 
 
 class SimilarityOfUpdates(TableOfRuns):
-    """Attacks × measures, in the round after the training that its one run is."""
+    """Attacks × measures, in the round after the training that its runs are."""
+
+    def require(self) -> None:
+        _scipy()
 
     def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
-        """The measures as CSV, and the distributions of the values as a picture."""
-        run = self.cells(request)[0].scenarios[0]
-        found: list[Similarity] = []
-        if store.state(run) == "done":
-            attacks = [attack for attack in ATTACKS if attack != "none"]
-            model = read_model(store.folder(run))
-            for done, attack in enumerate(attacks):
-                on_step(attack, done, len(attacks))
-                found.append(similarity(run, model, attack, data_dir))
-        measured = {each.attack: each.measures() for each in found}
+        """The measures as CSV, and the distributions of the values with the first seed as a picture."""
+        ((_, histories),) = self.done(request, store).items()
+        attacks = [attack for attack in ATTACKS if attack != "none"]
+        found: dict[str, list[Similarity]] = {attack: [] for attack in attacks}
+        for index, history in enumerate(histories):
+            model = read_model(store.folder(history.scenario))
+            for step, each in enumerate(similarities(history.scenario, model, attacks, data_dir), 1):
+                on_step(f"seed {history.scenario.seed}", index * len(attacks) + step, len(histories) * len(attacks))
+                found[each.attack].append(each)
+        measured = {attack: [each.measures() for each in of_attack] for attack, of_attack in found.items()}
         table = ResultTable(
             title=self.title,
             row_name="attack",
             column_name="measure",
             metric="value",
             scores=[
-                Score(attack, measure, (value,), runs=(run.id,))
-                for attack, measures in measured.items()
-                for measure, value in measures.items()
+                Score(
+                    attack,
+                    measure,
+                    tuple(values[measure] for values in of_seeds),
+                    runs=tuple(history.scenario.id for history in histories),
+                )
+                for attack, of_seeds in measured.items()
+                for measure in (of_seeds[0] if of_seeds else ())
             ],
             coloured=False,
         )
-        lines = [
-            {"attack": attack, **{key: f"{value:.4g}" for key, value in measures.items()}}
-            for attack, measures in measured.items()
+        pairs = [
+            (_heading(attack, measured[attack][0]), of_attack[0].honest, of_attack[0].byzantine)
+            for attack, of_attack in found.items()
+            if of_attack
         ]
-        pairs = [(_heading(each.attack, measured[each.attack]), each.honest, each.byzantine) for each in found]
         pictures = {f"{self.name}.png": distributions(self.title, pairs)} if pairs else {}
-        return Outcome(table, {f"{self.name}.csv": as_csv(lines), **pictures})
+        return Outcome(table, {f"{self.name}.csv": as_csv(list(table.lines())), **pictures})
 
 
 def _heading(attack: str, values: Mapping[str, float]) -> str:
@@ -105,19 +118,26 @@ def _heading(attack: str, values: Mapping[str, float]) -> str:
 _SHORT = {"cos": "cosine", "r": "pearson", "τ": "kendall", "ω": "concordance"}
 
 
-def similarity(
-    scenario: Scenario, model: dict[str, Tensor], attack: str, data_dir: str | Path | None = None
-) -> Similarity:
-    """The next round after a training, with this attack: the honest updates are the same with every attack."""
-    federation = Federation(replace(scenario, attack=make_attack(attack)), data_dir=data_dir)
-    before = federation.fitting(model)
-    layout = Layout.of(before, "median")
-    start = layout.flatten(before, torch.float32)
-    ids = federation.scenario.client_ids
-    trained = {ids[k]: federation.train(k, before, scenario.rounds) for k in range(scenario.clients)}
-    honest = {i: trained[i] for k, i in enumerate(ids) if not federation.scenario.is_byzantine(k)}
-    own = {i: trained[i] for i in ids if i not in honest}
-    attackers = Byzantines(federation.scenario.attack, Server("fedseca"), scenario.rounds, before, tuple(own))
-    sent, _ = attackers.craft(honest, own, {}, scenario.generator("attack", scenario.rounds))
-    mean = torch.stack([start - layout.flatten(each, torch.float32) for each in honest.values()]).mean(dim=0)
-    return Similarity(attack, mean, start - layout.flatten(next(iter(sent.values())), torch.float32))
+def similarities(
+    scenario: Scenario, model: dict[str, Tensor], attacks: list[str], data_dir: str | Path | None = None
+) -> Iterator[Similarity]:
+    """The next round after a training, once for each attack: the same honest updates, other Byzantine ones."""
+    honest: dict[str, dict[str, Tensor]] = {}
+    for name in attacks:
+        federation = Federation(replace(scenario, attack=make_attack(name)), data_dir=data_dir)
+        before = federation.fitting(model)
+        layout = Layout.of(before, "median")
+        start = layout.flatten(before, torch.float32)
+        ids = scenario.client_ids
+        byzantine = [k for k in range(scenario.clients) if scenario.is_byzantine(k)]
+        if not honest:  # no attack changes what they train
+            honest = {
+                ids[k]: federation.train(k, before, scenario.rounds)
+                for k in range(scenario.clients)
+                if k not in byzantine
+            }
+        own = {ids[k]: federation.train(k, before, scenario.rounds) for k in byzantine}
+        attackers = Byzantines(federation.scenario.attack, Server("fedseca"), scenario.rounds, before, tuple(own))
+        sent, _ = attackers.craft(honest, own, {}, scenario.generator("attack", scenario.rounds))
+        mean = torch.stack([start - layout.flatten(each, torch.float32) for each in honest.values()]).mean(dim=0)
+        yield Similarity(name, mean, start - layout.flatten(next(iter(sent.values())), torch.float32))

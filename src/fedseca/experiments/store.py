@@ -32,7 +32,7 @@ class Store:
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path / _LOCK):  # two grids may be started at once
             remove_leftovers(self.path, re.escape(_PLAN))
-            known = {json.dumps(values, sort_keys=True): values for values in self._planned()}
+            known = {json.dumps(values, sort_keys=True): values for values in self.planned()}
             known |= {json.dumps(cell.values(), sort_keys=True): cell.values() for cell in cells}
             content = json.dumps({"cells": list(known.values())}, indent=1, ensure_ascii=False)
             write_atomically(self.path / _PLAN, content.encode())
@@ -49,9 +49,10 @@ class Store:
         # Looked for last: another grid that starts at this moment writes its plan before anything else.
         if strangers and not (self.path / _PLAN).exists():
             raise InputError(f"{self.path}: holds other files ({strangers[0]}) and no grid; choose a new folder")
-        self._planned()
+        self.planned()
 
-    def _planned(self) -> list[dict[str, Any]]:
+    def planned(self) -> list[dict[str, Any]]:
+        """The configs of all cells that were ever planned here, as they were written."""
         try:
             planned = json.loads((self.path / _PLAN).read_text(encoding="utf-8"))["cells"]
             if not isinstance(planned, list) or not all(isinstance(values, dict) for values in planned):
@@ -65,7 +66,7 @@ class Store:
     def cells(self) -> list[Scenario]:
         """All that were ever planned here."""
         try:
-            return [Scenario.of(values) for values in self._planned()]
+            return [Scenario.of(values) for values in self.planned()]
         except (ParameterError, UnknownName, TypeError) as problem:
             raise InputError(f"{self.path / _PLAN}: cannot be read ({problem}); is a plugin missing?") from None
 
@@ -75,8 +76,17 @@ class Store:
     def error_file(self, cell: Scenario) -> Path:
         return self.path / _ERRORS / f"{cell.title}.json"
 
+    def done(self, cell: Scenario) -> History | None:
+        """The history of a cell that is finished and whole."""
+        if not (self.folder(cell) / RESULT).exists():
+            return None
+        try:
+            return read_history(self.folder(cell))
+        except InputError:  # damaged: it is run again
+            return None
+
     def state(self, cell: Scenario) -> State:
-        if (self.folder(cell) / RESULT).exists() and self.rounds(cell) == cell.rounds:
+        if self.done(cell) is not None:
             return "done"
         return "failed" if self.error_file(cell).exists() else "waiting"
 
@@ -102,9 +112,6 @@ class Store:
             return {"error": str(found["error"]), "traceback": str(found["traceback"])}
         except (OSError, ValueError, KeyError, TypeError):
             return {"error": "unknown", "traceback": ""}
-
-    def history(self, cell: Scenario) -> History:
-        return read_history(self.folder(cell))
 
 
 def record_failure(error_file: Path, error: str, trace: str = "") -> None:

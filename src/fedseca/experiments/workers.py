@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedseca.errors import FolderBusy, InputError, MissingDependency
+from fedseca.errors import FolderBusy, InputError, MissingDependency, StateError
 from fedseca.experiments.store import record_failure
 from fedseca.federation import Scenario, simulate
 from fedseca.plugins import load_plugin
@@ -48,16 +48,22 @@ def run_task(task: Task) -> None:
 
 
 def _simulate(task: Task) -> None:
+    scenario, damaged = Scenario.of(task.scenario), False
     while True:
         try:
             simulate(
-                Scenario.of(task.scenario),
+                scenario,
                 folder=task.folder,
-                resume=True,
+                resume=not damaged,
+                overwrite=damaged,
                 data_dir=task.data_dir,
                 threads=task.threads,
             )
             return
+        except StateError:  # its files cannot be gone on from: it is made anew
+            if damaged:
+                raise
+            damaged = True
         except FolderBusy:  # another grid runs this cell: what it finds is what would be found here
             time.sleep(2.0)  # to ask again is to load the data again
 
@@ -99,8 +105,9 @@ class Workers(Protocol):
 class Processes:
     """A process for each task, forked from one in which the libraries are loaded already."""
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs = _checked(jobs)
+    def __init__(self, jobs: int | None = None, threads: int = 1) -> None:
+        """`jobs` at once; as many as there are cores for if it is not given."""
+        self.jobs = max(1, (os.cpu_count() or 1) // threads) if jobs is None else _checked(jobs)
         self._context: Any = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
         if os.name == "posix":
             self._context.set_forkserver_preload(["fedseca.experiments.preload"])

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -193,6 +194,8 @@ def _read_lines(path: Path, kind: str) -> list[Record]:
         content = (path / LINES[kind]).read_bytes()
     except FileNotFoundError:
         return []
+    except OSError as problem:
+        raise InputError(f"{path / LINES[kind]}: cannot be read ({problem.strerror})") from None
     records = []
     for line in content.split(b"\n")[:-1]:
         try:
@@ -206,14 +209,44 @@ def _read_lines(path: Path, kind: str) -> list[Record]:
 
 
 def read_history(path: str | Path) -> History:
-    """The history of a run folder, finished or not."""
+    """The history of a run folder: of a finished run all of it, or else the rounds that are whole.
+
+    A finished run of which something is missing or damaged, and one that another version wrote, are an `InputError`.
+    """
     path = Path(path)
+    finished = (path / RESULT).exists()  # first: a run that ends meanwhile is unfinished, not damaged
     config = _read_config(path)
     if config is None:
         raise InputError(f"{path}: is not the folder of a run: there is no {CONFIG}")
-    history = History(Scenario.of(config["scenario"]), folder=path)
-    history.append({kind: _read_lines(path, kind) for kind in LINES})
+    if config["format"] != _FORMAT:
+        raise InputError(f"{path}: was written by another version (format {config['format']!r}, here {_FORMAT})")
+    scenario = Scenario.of(config["scenario"])
+    lines = {kind: _read_lines(path, kind) for kind in LINES}
+    whole = _whole_rounds(lines, scenario.clients)
+    if finished and whole != scenario.rounds:
+        raise InputError(
+            f"{path}: is finished, but only {whole} of its {scenario.rounds} rounds are whole in its files"
+        )
+    history = History(scenario, folder=path)
+    history.append({kind: [line for line in found if line["round"] <= whole] for kind, found in lines.items()})
     return history
+
+
+def _whole_rounds(lines: Mapping[str, list[Record]], clients: int) -> int:
+    """How many rounds, counted from the first, have their metrics and a line for every client."""
+    answers = Counter(line["round"] for line in lines["clients"])
+    whole = 0
+    for line in lines["rounds"]:
+        f1 = line["f1"]
+        if (
+            line["round"] != whole + 1
+            or answers[whole + 1] != clients
+            or type(f1) not in (int, float)
+            or not 0 <= f1 <= 1
+        ):
+            break
+        whole += 1
+    return whole
 
 
 def read_model(path: str | Path) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 
 from fedseca.errors import FedsecaError, InputError, printable
 from fedseca.experiments.store import Store
-from fedseca.federation import History, read_history
-from fedseca.federation.folder import CONFIG, RESULT
-from fedseca.report.compact import LONGEST, compact, number, thinned
+from fedseca.federation import Scenario, read_history
+from fedseca.federation.folder import CONFIG, LINES, RESULT
+from fedseca.report.compact import LONGEST, compact, thinned
 
 _MOST_ENTRIES = 200_000
 """Of all matrices of pairs on a page: about 1.4 MB."""
@@ -30,8 +31,13 @@ _UNREADABLE = (
     AttributeError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
 """What lies in a folder can be wrong in any way: a reason to leave it out, never one to make no page."""
+_RUN_FILES = {CONFIG, RESULT, LINES["rounds"]}
+"""A folder with one of these is, or was, a run."""
+_WHERE = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")
+"""What comes before the last name of a path that begins at the root."""
 
 
 class LeftOut(NamedTuple):
@@ -63,23 +69,24 @@ class Collection:
         return list(dict.fromkeys(key[0] for key, found in values.items() if len(found) > 1))
 
 
-def collect(folders: Sequence[Path]) -> Collection:
-    """All runs in these folders and below them, each once."""
+def collect(folders: Sequence[Path], *, may_be_empty: bool = False) -> Collection:
+    """All runs in these folders and below them, each once; that there is none is an error unless there may be."""
     found = Collection()
-    seen: set[Path] = set()
+    seen: dict[Path, str] = {}
+    runs: set[Path] = set()
     for given in folders:
         if not given.is_dir():
             raise InputError(
                 f"{given}: {'is a file; a run is a folder' if given.exists() else 'there is no such folder'}"
             )
-        for folder, name in _below(given):
-            if folder.resolve() in seen:
-                continue
-            seen.add(folder.resolve())
-            if (folder / CONFIG).exists():
+        for folder, name, files in _below(given.resolve(), seen, found.left_out):
+            if _RUN_FILES & files:
+                runs.add(folder)
                 _add(found, folder, name)
-            _add_missing_cells(found, folder, name)
-    if not found.runs:
+    for folder, name in seen.items():
+        _add_missing_cells(found, folder, name, runs)
+    _leave_out_copies(found)
+    if not found.runs and not may_be_empty:
         why = f"; left out: {found.left_out[0].folder} ({found.left_out[0].reason})" if found.left_out else ""
         raise InputError(f"no run to show in {', '.join(map(str, folders))}{why}")
     _thin_pairs(found.runs)
@@ -87,76 +94,104 @@ def collect(folders: Sequence[Path]) -> Collection:
     return found
 
 
-def _below(given: Path) -> Iterator[tuple[Path, str]]:
-    """The folder and all below it, each with a name that says nothing of the machine."""
-    top = given.resolve().name or "/"
-    for path, inner, _ in os.walk(given):
+def _below(given: Path, seen: dict[Path, str], left_out: list[LeftOut]) -> Iterator[tuple[Path, str, set[str]]]:
+    """The folder and all below it, also through links, with what is in each; `seen` are named, and not seen again.
+
+    A name says nothing of the machine.
+    """
+
+    def name_of(path: str | Path) -> str:
+        return printable(str(Path(given.name or "/") / Path(path).relative_to(given)), LONGEST)
+
+    def leave_out(problem: OSError) -> None:
+        left_out.append(LeftOut(name_of(problem.filename or given), _reason(problem, given)))
+
+    for path, inner, files in os.walk(given, onerror=leave_out, followlinks=True):
+        names, place = {*inner, *files}, Path(path).resolve()
+        if place in seen:
+            inner.clear()
+            continue
+        seen[place] = name_of(path)
         inner[:] = sorted(each for each in inner if not each.startswith("."))
-        relative = Path(path).relative_to(given)
-        yield Path(path), printable(str(Path(top) / relative), LONGEST)
+        yield place, seen[place], names
 
 
 def _add(found: Collection, folder: Path, name: str) -> None:
     try:
         result = _read_result(folder)  # first: a run that ends meanwhile is unfinished, not broken
         history = read_history(folder)
-        _check(history, result)
+        if not history.rounds:
+            raise InputError("no round is written down yet")
+        if result is not None and result.get("rounds") != len(history.rounds):
+            raise InputError(f"{RESULT} is not of the {len(history.rounds)} rounds in its files")
         found.runs.append({"folder": name, **compact(history, result)})
     except _UNREADABLE as problem:
         found.left_out.append(LeftOut(name, _reason(problem, folder)))
 
 
 def _reason(problem: Exception, folder: Path) -> str:
-    """Without the folder, whose name stands beside it, and without advice to those who write there."""
-    plain = str(problem).removeprefix(f"{folder}/").removeprefix(f"{folder}: ").removesuffix("; choose another folder")
-    return printable(plain, LONGEST)
+    """Without advice to those who write there."""
+    if isinstance(problem, MemoryError):
+        return "does not fit into the memory"
+    text = (isinstance(problem, OSError) and problem.strerror) or str(problem)
+    return _without_paths(text, folder).removesuffix("; choose another folder")
+
+
+def _without_paths(text: str, folder: Path) -> str:
+    """Without the folder, whose name stands beside the text, and without where anything lies on the machine."""
+    inside = text.removeprefix(f"{folder}: ").replace(f"{folder}/", "").replace(str(folder), folder.name)
+    return printable(_WHERE.sub("", inside), LONGEST)
 
 
 def _read_result(folder: Path) -> dict[str, Any] | None:
     """None if the run is not finished."""
     try:
-        result = json.loads((folder / RESULT).read_text())
+        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as problem:
-        raise InputError(f"{RESULT} cannot be read ({problem})") from None
-    if not isinstance(result, dict) or type(result.get("rounds")) is not int:
+        raise InputError(f"{RESULT} cannot be read ({_reason(problem, folder)})") from None
+    if not isinstance(result, dict):
         raise InputError(f"{RESULT} is not the result of a run")
     return result
 
 
-def _check(history: History, result: dict[str, Any] | None) -> None:
-    count = len(history.rounds)
-    if result is not None and result["rounds"] != count:
-        raise InputError(
-            f"its files hold {count} of the {result['rounds']} rounds of its result: "
-            "they are broken, or written by another version"
-        )
-    if not count:
-        raise InputError("no round is written down yet")
-    if [record["round"] for record in history.rounds] != list(range(1, count + 1)):
-        raise InputError("rounds are missing from its files")
-    if any(number(record["f1"]) is None for record in history.rounds):
-        raise InputError("an F1 in its files is not a number")
-
-
-def _add_missing_cells(found: Collection, folder: Path, name: str) -> None:
-    """Of a grid: the cells that failed or wait, so that nobody takes the page for all of it."""
+def _add_missing_cells(found: Collection, folder: Path, name: str, runs: set[Path]) -> None:
+    """Of a grid: the cells that failed or are not among the `runs`, so that nobody takes the page for all of it."""
     store = Store(folder)
     try:
-        cells = store.cells()
+        planned = store.planned()
     except _UNREADABLE as problem:
         found.left_out.append(LeftOut(name, _reason(problem, folder)))
         return
-    for cell in cells:
-        state = store.state(cell)
-        if state == "failed":
-            reason = f"failed: {store.error(cell)['error']}"
-        elif state == "waiting" and not store.folder(cell).exists():
-            reason = "planned, and not begun"
+    for values in planned:
+        of_cell = name
+        try:
+            cell = Scenario.of(values)
+            of_cell = f"{name}/{cell.title}"
+            if store.error_file(cell).exists() and store.state(cell) == "failed":
+                reason = f"failed: {store.error(cell)['error']}"
+            elif store.folder(cell).resolve() in runs:
+                continue
+            elif store.folder(cell).exists():
+                reason = "begun, and nothing is written down yet"
+            else:
+                reason = "planned, and not begun"
+        except _UNREADABLE as problem:
+            reason = f"a cell that is planned cannot be read: {_reason(problem, folder)}"
+        found.left_out.append(LeftOut(of_cell, _without_paths(reason, folder)))
+
+
+def _leave_out_copies(found: Collection) -> None:
+    """Of runs that are alike in all but the folder, keep the first: each counts once."""
+    kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in found.runs:
+        same = next((each for each in kept[run["id"]] if {**each, "folder": run["folder"]} == run), None)
+        if same is None:
+            kept[run["id"]].append(run)
         else:
-            continue
-        found.left_out.append(LeftOut(f"{name}/{cell.title}", printable(reason, LONGEST)))
+            found.left_out.append(LeftOut(run["folder"], f"the same run as {same['folder']}"))
+    found.runs = [run for runs in kept.values() for run in runs]
 
 
 def _thin_pairs(runs: list[dict[str, Any]]) -> None:

@@ -20,9 +20,10 @@ const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
 const short = (value, digits = 4) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
 const said = (value) => (value === null || value === undefined ? "–" : String(value));
-const HEADINGS = { rho: "trust ρ", clip_factor: "clip factor", weight: "weight (share of the result)",
-  adopted: "adopted (share of coordinates)", norm: "norm of the update" };
-const heading = (name) => HEADINGS[name] || name.replaceAll("_", " ");
+// What is looked up by a name that stood in a file is a Map: an object would also find "constructor".
+const HEADINGS = new Map([["rho", "trust ρ"], ["clip_factor", "clip factor"], ["weight", "weight (share of the result)"],
+  ["adopted", "adopted (share of coordinates)"], ["norm", "norm of the update"]]);
+const heading = (name) => HEADINGS.get(name) || name.replaceAll("_", " ");
 
 // Names before numbers in their order; numbers by size.
 function inOrder(a, b) {

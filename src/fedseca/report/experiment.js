@@ -1,8 +1,7 @@
 // A table or figure of the paper, made again: our numbers over the paper's, and the pictures.
 
 const SHARES = ["f1", "accuracy"];
-const METRICS = { f1: "F1" };
-const words = (name) => METRICS[name] || name.replaceAll("_", " ");
+const words = (name) => (name === "f1" ? "F1" : name.replaceAll("_", " "));
 
 function showExperiment(experiment, data) {
   const runs = new Map(data.runs.map((run) => [run.id, run]));
@@ -70,9 +69,9 @@ function showExperiment(experiment, data) {
 
 function explained(experiment, most) {
   const { cells } = experiment;
-  const parts = [`${experiment.preset ? `Preset ${experiment.preset}: ` : ""}${words(experiment.metric)} by ${words(experiment.row_name)} and ${words(experiment.column_name)}`];
+  const parts = [`${words(experiment.metric)} by ${words(experiment.row_name)} and ${words(experiment.column_name)}`];
   if (most > 1) parts.push(`mean ± standard deviation of ${most} values`);
-  if (cells.some((cell) => cell.paper !== null)) parts.push("below it, smaller, the paper's");
+  if (cells.some((cell) => cell.paper !== null)) parts.push(`below it, smaller, the paper's (${experiment.paper_setting})`);
   const fewer = cells.some((cell) => cell.count < most) ? ` Some cells have fewer values yet.` : "";
   return `${parts.join("; ")}.${fewer}${cells.some((cell) => cell.runs.length) ? " A cell opens its run below." : ""}`;
 }

@@ -4,12 +4,12 @@
 const VERDICTS = {
   collapsed: ["✕", "collapsed"], severe: ["▼", "severely impacted"], noticeable: ["▽", "noticeable drop"], fine: ["", "fine"],
 };
-const NAMES = { dataset: "data set", aggregator: "rule", attack: "attack", seed: "seed" };
+const NAMES = new Map([["dataset", "data set"], ["aggregator", "rule"], ["attack", "attack"], ["seed", "seed"]]);
 
 function showGrid(data) {
   const plan = panelsOf(data);
-  const best = {};
-  for (const run of data.runs) best[run.config.dataset] = Math.max(best[run.config.dataset] || 0, run.score);
+  const best = new Map();
+  for (const run of data.runs) best.set(run.config.dataset, Math.max(best.get(run.config.dataset) || 0, run.score));
   const filters = makeFilters(data, () => update());
   const order = { column: 0, down: false };
   const columns = runColumns(data);
@@ -18,7 +18,7 @@ function showGrid(data) {
   function update() {
     shown = data.runs.filter((run) => filters.every((filter) => filter(run)));
     byId("shown").textContent = `${shown.length} of ${plural(data.runs.length, "run")} chosen` + (shown.length ? "" : ": choose at least one value in each group");
-    if (!data.experiment) byId("scores").replaceChildren(heatMap(shown, best, data.limits));
+    if (!data.experiment) byId("scores").replaceChildren(heatMap(shown, best, data));
     redraw(byId("courses"));
     showTable();
   }
@@ -51,8 +51,8 @@ const distinct = (runs, name) => [...new Set(runs.map((run) => run.config[name])
 
 // A group of checkboxes for the data, the rule, the attack, the seed, and whatever else differs between runs.
 function makeFilters(data, onChange) {
-  const names = [...Object.keys(NAMES), ...data.varied.filter((name) => !(name in NAMES))];
-  const groups = names.map((name) => [NAMES[name] || name, (run) => run.config[name]]);
+  const names = [...NAMES.keys(), ...data.varied.filter((name) => !NAMES.has(name))];
+  const groups = names.map((name) => [NAMES.get(name) || name, (run) => run.config[name]]);
   groups.push(["state", (run) => (run.finished ? "finished" : "unfinished")]);
   // A run that has no such setting (the hyperparameter of another rule) is not touched by its filter.
   const valuesOf = (valueOf) => [...new Set(data.runs.map(valueOf).filter((value) => value !== undefined))].sort(inOrder);
@@ -83,7 +83,8 @@ function makeFilters(data, onChange) {
   return filters;
 }
 
-const verdict = (value, best, limits) => Object.keys(limits).find((name) => value < limits[name] * best) || "fine";
+// As fedseca.paper.verdict; where nothing learnt anything, all collapsed.
+const verdict = (value, best, limits) => (best > 0 ? Object.keys(limits).find((name) => value < limits[name] * best) || "fine" : "collapsed");
 
 function legend(limits, what, share) {
   const below = (name) => (name in limits ? `: ${what}below ${Math.round(100 * limits[name])} %` : "");
@@ -92,23 +93,36 @@ function legend(limits, what, share) {
   return [...entries, element("li", {}, `(%: ${share})`)];
 }
 
-function heatMap(runs, best, limits) {
-  const attacks = distinct(runs, "attack");
-  const head = element("tr", {}, element("th", { scope: "col" }, "rule"), ...attacks.map((attack) => element("th", { scope: "col" }, attack)));
-  const rows = distinct(runs, "aggregator").map((rule) => element("tr", {}, element("th", { scope: "row" }, rule),
-    ...attacks.map((attack) => heatCell(runs.filter((run) => run.config.aggregator === rule && run.config.attack === attack), best, limits, rule, attack))));
-  return element("table", { class: "heat" }, element("thead", {}, head), element("tbody", {}, ...rows));
+// A row is a rule, a column an attack, each with the settings in which runs differ: a cell holds what differs in the seed only.
+function heatMap(runs, best, { runs: all, varied, limits }) {
+  const ofAttack = (name) => name.startsWith("attack.");
+  const settings = varied.filter((name) => !NAMES.has(name));
+  const label = (run, first, names) => [...first.map((name) => run.config[name]),
+    ...names.filter((name) => run.config[name] !== undefined).map((name) => `${name} ${said(run.config[name])}`)].join(" · ");
+  const down = distinct(all, "dataset").length > 1 ? ["aggregator", "dataset"] : ["aggregator"];
+  const rowOf = (run) => label(run, down, settings.filter((name) => !ofAttack(name)));
+  const columnOf = (run) => label(run, ["attack"], settings.filter(ofAttack));
+  const [rows, columns] = [rowOf, columnOf].map((of) => [...new Set(runs.map(of))].sort(inOrder));
+  const cells = new Map();
+  for (const run of runs) {
+    const place = JSON.stringify([rowOf(run), columnOf(run)]);
+    cells.set(place, [...(cells.get(place) || []), run]);
+  }
+  const head = element("tr", {}, element("th", { scope: "col" }, "rule"), ...columns.map((column) => element("th", { scope: "col" }, column)));
+  const body = rows.map((row) => element("tr", {}, element("th", { scope: "row" }, row),
+    ...columns.map((column) => heatCell(cells.get(JSON.stringify([row, column])) || [], best, limits, row, column))));
+  return element("table", { class: "heat" }, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
-function heatCell(runs, best, limits, rule, attack) {
+function heatCell(runs, best, limits, row, column) {
   if (!runs.length) return element("td", {}, element("span", {}, "–"));
   runs.sort((a, b) => inOrder(a.config.seed, b.config.seed));
   const scores = runs.map((run) => run.score);
-  const kind = verdict(mean(scores), mean(runs.map((run) => best[run.config.dataset])), limits);
+  const kind = verdict(mean(scores), best.get(runs[0].config.dataset), limits);
   const value = score(mean(scores));
   const spread = runs.length > 1 ? ` ± ${score(deviation(scores))}` : "";
   const unfinished = runs.some((run) => !run.finished) ? "*" : "";
-  const words = `${rule} under ${attack}: F1 ${value}${spread}, ${VERDICTS[kind][1]}, ${plural(runs.length, "run")}${unfinished && ", some unfinished"}. Open.`;
+  const words = `${row} under ${column}: F1 ${value}${spread}, ${VERDICTS[kind][1]}, ${plural(runs.length, "run")}${unfinished && ", some unfinished"}. Open.`;
   const button = element("button", { type: "button", class: kind, "aria-label": words, title: words, click: () => showRun(runs[0], runs) }, `${value}${unfinished} ${VERDICTS[kind][0]}`);
   if (spread) button.append(element("small", {}, `${spread.trim()} · ${plural(runs.length, "run")}`));
   return element("td", {}, button);
@@ -163,14 +177,14 @@ function courses(plan, runs) {
 }
 
 function runColumns(data) {
-  const setting = (name) => ({ label: NAMES[name] || name, value: (run) => (run.config[name] === undefined ? null : run.config[name]) });
+  const setting = (name) => ({ label: NAMES.get(name) || name, value: (run) => (run.config[name] === undefined ? null : run.config[name]) });
   const open = (run) => element("button", { type: "button", click: (event) => {
     event.stopPropagation();
     showRun(run);
   }, "aria-label": `Open ${runTitle(run)}` }, run.config.aggregator);
   return [
     { ...setting("aggregator"), show: open }, setting("attack"), setting("dataset"), { ...setting("seed"), number: true },
-    ...data.varied.filter((name) => !(name in NAMES)).map(setting),
+    ...data.varied.filter((name) => !NAMES.has(name)).map(setting),
     { label: "F1", number: true, value: (run) => run.score, show: (run) => score(run.score) },
     { label: "accuracy", number: true, value: lastAccuracy, show: (run) => score(lastAccuracy(run)) },
     { label: "rounds done", number: true, value: (run) => run.rounds },

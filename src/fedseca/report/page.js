@@ -3,9 +3,10 @@
 function start() {
   const data = JSON.parse(byId("data").textContent);
   const unfinished = data.runs.filter((run) => !run.finished).length;
-  byId("summary").textContent = (data.runs.length ? plural(data.runs.length, "run") : "") +
-    (unfinished ? `, ${unfinished} of them unfinished` : "") +
-    (data.left_out.length ? `; ${data.left_out.length} left out (see the end of the page)` : "");
+  byId("summary").textContent = [
+    data.runs.length && plural(data.runs.length, "run") + (unfinished ? `, ${unfinished} of them unfinished` : ""),
+    data.left_out.length && `${data.left_out.length} left out (see the end of the page)`,
+  ].filter(Boolean).join("; ");
   if (data.versions.length > 1) {
     byId("versions").textContent = `These runs were made by different versions of fedseca: ${data.versions.join(", ")}.`;
     byId("versions").hidden = false;

@@ -74,14 +74,22 @@ def require_plotly() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise MissingDependency("fedseca report needs Plotly: pip install 'fedseca[report]'") from None
-    return str(get_plotlyjs())
+    program = str(get_plotlyjs())
+    if "</script" in program.lower():
+        raise MissingDependency(
+            "this Plotly cannot stand in a page (its program holds </script); install another version"
+        )
+    return program
 
 
 def _policy(scripts: list[str]) -> str:
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     # Plotly writes its own style rules, and makes a picture of a plot as data.
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def _embedded(data: dict[str, Any]) -> str:
