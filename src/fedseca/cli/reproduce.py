@@ -101,8 +101,9 @@ def reproduce(
         told = {"experiment": name, "folder": str(folder), "scores": scores, "failed": errors}
         typer.echo(json.dumps(told, indent=1, ensure_ascii=False))
     else:
-        console = wide_console()
-        console.print(_table(outcome.table))
+        table = _table(outcome.table)
+        console = wide_console(table)
+        console.print(table)
         for run in failed:
             text = f"{run.title} failed: {printable(store.error(run)['error'])}"
             console.print(Text(text, style="red"), soft_wrap=True)

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 _HEADINGS = {"rho": "trust ρ", "clip_factor": "clip"}
@@ -13,10 +15,14 @@ _SHARES = {"weight", "adopted"}
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def wide_console() -> Console:
+def wide_console(table: Table | None = None) -> Console:
     """A console that never cuts a number: a terminal that is too narrow folds the lines, a file has room."""
     console = Console(highlight=False)
     least = 80 if console.is_terminal else 100
+    if table is not None:  # its title may be folded, its columns not
+        columns = Table(*table.columns, box=table.box)
+        columns.rows = table.rows
+        least = max(least, Measurement.get(console, console.options.update(max_width=1000), columns).maximum)
     return console if console.width >= least else Console(highlight=False, width=least)
 
 
