@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +27,10 @@ def require_matplotlib() -> Any:
     return Figure
 
 
-def _figure(width: float, height: float) -> Any:
-    return require_matplotlib()(figsize=(width, height), dpi=120, layout="constrained")
+def _figure(width: float, height: float, title: str) -> Any:
+    figure = require_matplotlib()(figsize=(width, height), dpi=120, layout="constrained")
+    figure.suptitle(textwrap.fill(title, int(13 * width)), fontsize=10)
+    return figure
 
 
 def _png(figure: Any) -> bytes:
@@ -41,10 +44,11 @@ def heat_map(table: ResultTable) -> bytes:
     rows, columns = table.rows, table.columns
     panels: list[tuple[str, Callable[[Score], float | None]]] = [("here", lambda score: score.mean)]
     if table.has_paper:
-        panels.append((f"in the paper ({table.paper_setting})", lambda score: score.paper))
+        panels.append((f"in the paper\n({table.paper_setting})", lambda score: score.paper))
     spread = any(score.std is not None for score in table.scores)
-    figure = _figure((1.6 + 0.62 * len(columns)) * len(panels), 1.2 + (0.4 if spread else 0.32) * len(rows))
-    figure.suptitle(table.title, fontsize=10)
+    figure = _figure(
+        (1.6 + 0.62 * len(columns)) * len(panels), 1.2 + (0.4 if spread else 0.32) * len(rows), table.title
+    )
     for axes, (title, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         scores = table.by_place()
         best = max((number for number in map(value, scores.values()) if number is not None), default=1.0)
@@ -87,8 +91,7 @@ def trajectories(table: ResultTable, courses: Mapping[tuple[str, str], Sequence[
     rows, columns = table.rows, table.columns
     across = min(4, len(rows))
     down = -(-len(rows) // across)
-    figure = _figure(3.0 * across, 1.9 * down + 0.8)
-    figure.suptitle(table.title, fontsize=10)
+    figure = _figure(3.0 * across, 1.9 * down + 0.8, table.title)
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
     for panel, row in zip(panels, rows, strict=False):
         panel.set_title(row, fontsize=8)
@@ -111,9 +114,8 @@ def curves(table: ResultTable) -> bytes:
     columns, places = table.columns, table.by_place()
     from matplotlib import colormaps
 
-    figure = _figure(9, 5)
+    figure = _figure(9, 5, table.title)
     axes = figure.subplots()
-    axes.set_title(table.title, fontsize=10)
     for index, row in enumerate(table.rows):
         values = [places[row, column].mean for column in columns]
         # The last row is the one that the experiment is about.
@@ -130,14 +132,13 @@ def curves(table: ResultTable) -> bytes:
     axes.set_xticks([float(column) for column in columns], columns)
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    figure.legend(fontsize=8, loc="outside right upper", frameon=False)
+    figure.legend(fontsize=8, loc="outside right center", frameon=False)
     return _png(figure)
 
 
 def trust(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> bytes:
     """A PNG: a panel for each attack, a line for each client, honest ones green and Byzantine ones red."""
-    figure = _figure(12.0, 1.9 * -(-len(columns) // 4) + 0.8)
-    figure.suptitle(title, fontsize=10)
+    figure = _figure(12.0, 1.9 * -(-len(columns) // 4) + 0.8, title)
     panels = figure.subplots(-(-len(columns) // 4), 4, sharex=True, sharey=True, squeeze=False).ravel()
     for panel, column in zip(panels, columns, strict=False):
         panel.set_title(column, fontsize=8)
@@ -158,8 +159,7 @@ def trust(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]
 
 def distributions(title: str, pairs: Sequence[tuple[str, Tensor, Tensor]]) -> bytes:
     """A PNG: a panel for each heading with the values of an honest vector in green and of a Byzantine one in red."""
-    figure = _figure(12.0, 2.3 * -(-len(pairs) // 4) + 0.8)
-    figure.suptitle(title, fontsize=10)
+    figure = _figure(12.0, 2.3 * -(-len(pairs) // 4) + 0.8, title)
     panels = figure.subplots(-(-len(pairs) // 4), 4, squeeze=False).ravel()
     for panel, (heading, honest, byzantine) in zip(panels, pairs, strict=False):
         # What most of the honest values lie in; a Byzantine value beyond it is counted at its edge.
