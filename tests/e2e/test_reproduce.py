@@ -43,7 +43,11 @@ def test_a_table_of_the_paper_beside_ours(tmp_path):
     command = ["main", "--rounds", 1, "--seeds", "0,1", "-o", out]
     told = reproduce(*command).stdout
     files = ["main.csv", "main.png", "main-rounds.png", "main.html"]
-    assert "(0.82)" in told and "±" in told and f"{', '.join(files)} and the runs are in" in " ".join(told.split())
+    lines = [line.split() for line in told.splitlines()]
+    first = next(index for index, line in enumerate(lines) if line[:1] == ["fedseca"])
+    assert lines[first + 1][0] == "±" and lines[first + 2] == ["paper", "0.82", "0.81"]
+    assert "mean of the last 1 of 1 rounds" in " ".join(told.split())
+    assert f"{', '.join(files)} and the runs are in" in " ".join(told.split())
     rows = list(csv.DictReader((out / "main.csv").read_text().splitlines()))
     assert [(row["aggregator"], row["attack"]) for row in rows] == [
         ("krum", "ipm"), ("krum", "none"), ("fedseca", "ipm"), ("fedseca", "none")

@@ -196,7 +196,7 @@ def test_trust_over_the_rounds(tmp_path):
 def test_similarity_by_hand():
     honest, byzantine = torch.tensor([1.0, -2.0, 3.0, 0.0]), torch.tensor([-2.0, 4.0, 1.0, 5.0])
     found = Similarity("mine", honest, byzantine).measures()
-    assert found["norm_honest"] == pytest.approx(14**0.5) and found["norm_byzantine"] == pytest.approx(46**0.5)
+    assert found["norm_honest_mean"] == pytest.approx(14**0.5) and found["norm_byzantine"] == pytest.approx(46**0.5)
     assert found["cosine"] == pytest.approx((-2 - 8 + 3) / (14 * 46) ** 0.5)
     assert found["pearson"] == pytest.approx(np.corrcoef(honest, byzantine)[0, 1])
     # Six pairs of coordinates: one is ordered alike, five are not.
@@ -218,14 +218,14 @@ def test_similarity_of_real_updates(tmp_path):
     assert found.table.by_place()["ipm", "cosine"].mean == pytest.approx(-1, abs=1e-4)
     rows: dict[str, dict[str, str]] = {}
     for line in csv.DictReader(files["similarity.csv"].decode().splitlines()):
-        rows.setdefault(line["attack"], {})[line["measure"]] = line["value"]
+        rows.setdefault(line["attack"], {})[line["measure"]] = line["likeness"]
     assert rows.keys() == {"alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax"}
     assert float(rows["ipm"]["cosine"]) == pytest.approx(-1, abs=1e-4)
     assert float(rows["scaling"]["norm_byzantine"]) == pytest.approx(
-        10 * float(rows["scaling"]["norm_honest"]), rel=1e-3
+        10 * float(rows["scaling"]["norm_honest_mean"]), rel=1e-3
     )
     assert float(rows["fang"]["concordance"]) < -0.7 < 0.3 < float(rows["mimic"]["concordance"])
-    assert len({row["norm_honest"] for row in rows.values()}) == 1  # the same honest updates in each
+    assert len({row["norm_honest_mean"] for row in rows.values()}) == 1  # the same honest updates in each
     assert files["similarity.png"][:4] == b"\x89PNG"
 
 

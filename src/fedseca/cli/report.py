@@ -32,7 +32,10 @@ def report(
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, page)
     console = Console(highlight=False)
-    for each in found.left_out:
+    copies = [each for each in found.left_out if each.is_copy]
+    if copies:
+        console.print(Text(f"runs that lie in several folders are shown once ({len(copies)} copies)"), soft_wrap=True)
+    for each in [each for each in found.left_out if not each.is_copy]:
         console.print(Text(f"left out: {each.folder}: {each.reason}", style="yellow"), soft_wrap=True)
     if len(found.versions) > 1:
         text = f"made by different versions of fedseca: {', '.join(found.versions)}"

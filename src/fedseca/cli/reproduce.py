@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBars
@@ -52,7 +53,8 @@ def reproduce(
         int | None, typer.Option(metavar="N", help="Of each run, to try it out with fewer than the preset has.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The folder; runs/<name>-<preset> if not given.")
+        Path | None,
+        typer.Option("--output", "-o", help="The folder; one of its own in runs/ if not given."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", metavar="N", help="Runs at once; the number of cores if not given.")
@@ -180,22 +182,37 @@ def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
 
 def _table(table: ResultTable) -> Table:
     """Ours over the paper's, in the paper's colours."""
-    beside = f", in brackets the paper's ({table.paper_setting})" if table.has_paper else ""
-    shown = Table(title=f"{table.title}: {table.metric}{beside}", title_justify="left")
-    shown.add_column(table.row_name.replace("_", " "), style="bold", no_wrap=True)
+    beside = f", below it the paper's ({table.paper_setting})" if table.has_paper else ""
+    title = f"{table.title}: {table.metric} by {table.row_name.replace('_', ' ')} and {table.column_name}{beside}"
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    shown.add_column(table.row_name.replace("_", " "), no_wrap=True)
     for column in table.columns:
         shown.add_column(column, justify="right", no_wrap=True)
     places = table.by_place()
     for row in table.rows:
-        shown.add_row(row, *(_cell(places[row, column], table) for column in table.columns))
+        scores = [places[row, column] for column in table.columns]
+        label = Text(row, style="bold")
+        label.append("\n  ±" if any(score.std is not None for score in scores) else "", style="dim")
+        label.append("\n  paper" if any(score.paper is not None for score in scores) else "", style="dim")
+        shown.add_row(label, *(_cell(score, table, spread="±" in label.plain) for score in scores))
     return shown
 
 
-def _cell(score: Score, table: ResultTable) -> Text:
-    if score.mean is None:
-        return Text("–")
+def _cell(score: Score, table: ResultTable, spread: bool) -> Text:
+    """Ours, its deviation if the row has any, and the paper's; each of the two in the colour of its own table."""
     number = "{:.2f}" if table.coloured else "{:.3g}"
-    text = Text(number.format(score.mean), style=_STYLES[verdict(score.mean, table.best)] if table.coloured else "")
-    if score.std is not None:
-        text.append(f"\n±{number.format(score.std)}", style="dim")
-    return text.append(f"\n({number.format(score.paper)})", style="dim") if score.paper is not None else text
+
+    def shown(value: float | None, best: float) -> tuple[str, str]:
+        if value is None:
+            return "–", ""
+        return number.format(value), _STYLES[verdict(value, best)] if table.coloured else ""
+
+    text = Text.assemble(shown(score.mean, table.best))
+    if spread:
+        text.append("\n" + ("" if score.std is None else number.format(score.std)), style="dim")
+    if score.paper is not None:
+        text.append("\n").append(*shown(score.paper, table.paper_best))
+    return text
+
+
+reproduce.__doc__ = f"{reproduce.__doc__}\n\n    NAME is one of: {', '.join(EXPERIMENTS)}."

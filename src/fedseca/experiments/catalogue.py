@@ -127,7 +127,7 @@ _CONCORDANCE = TrustOverRounds(
 
 _SIMILARITY = SimilarityOfUpdates(
     name="similarity",
-    title="Honest and Byzantine updates side by side, after a few rounds without attack (the paper's Figure 1)",
+    title="Honest and Byzantine updates side by side, after five rounds without attack (the paper's Figure 1)",
     row_name="aggregator",
     column_name="attack",
     rows={"fedavg": {"aggregator": "fedavg"}},
@@ -137,7 +137,7 @@ _SIMILARITY = SimilarityOfUpdates(
 
 _TIMING = Timing(
     name="timing",
-    title="How long the rules take to aggregate (the paper's table of times)",
+    title="How long the rules take to aggregate",
     rules=_RULES,
     clients=(4, 8, 16, 32, 64, 128, 256),
 )

@@ -143,8 +143,9 @@ class TableOfRuns(Experiment):
     def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
         """The table as CSV and picture, and the course of every run with the first seed."""
         done = self.done(request, store)
+        rounds = max(run.rounds for run in self.runs(request))
         table = ResultTable(
-            title=self.title,
+            title=f"{self.title}, mean of the last {min(self.last, rounds)} of {rounds} rounds",
             row_name=self.row_name,
             column_name=self.column_name,
             metric=self.metric,

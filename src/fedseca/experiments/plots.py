@@ -151,7 +151,8 @@ def trust(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]
                 courses.setdefault((line["client"], line["byzantine"]), []).append((line["round"], line["rho"]))
         for (_, byzantine), course in courses.items():
             colour, label = (_BYZANTINE, "Byzantine") if byzantine else (_HONEST, "honest")
-            panel.plot(*zip(*course, strict=True), color=colour, linewidth=1, alpha=0.7, label=label)
+            style = "--" if byzantine else "-"  # both are seen where they coincide
+            panel.plot(*zip(*course, strict=True), style, color=colour, linewidth=1, alpha=0.7, label=label)
     _legend(figure, panels, 2, "round")
     figure.supylabel("trust ρ", fontsize=8)
     return _png(figure)

@@ -60,6 +60,10 @@ class ResultTable:
         return max((score.mean for score in self.scores if score.mean is not None), default=1.0)
 
     @property
+    def paper_best(self) -> float:
+        return max((score.paper for score in self.scores if score.paper is not None), default=1.0)
+
+    @property
     def has_paper(self) -> bool:
         return any(score.paper is not None for score in self.scores)
 

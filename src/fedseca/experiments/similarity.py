@@ -42,7 +42,7 @@ class Similarity:
         honest, byzantine = self.honest.double(), self.byzantine.double()
         pearson = torch.corrcoef(torch.stack([honest, byzantine]))[0, 1]
         return {
-            "norm_honest": float(honest.norm()),
+            "norm_honest_mean": float(honest.norm()),
             "norm_byzantine": float(byzantine.norm()),
             "cosine": float(torch.cosine_similarity(honest, byzantine, dim=0)),
             "pearson": float(pearson),
@@ -87,7 +87,7 @@ class SimilarityOfUpdates(TableOfRuns):
             title=self.title,
             row_name="attack",
             column_name="measure",
-            metric="value",
+            metric="likeness",
             scores=[
                 Score(
                     attack,
@@ -110,7 +110,7 @@ class SimilarityOfUpdates(TableOfRuns):
 
 
 def _heading(attack: str, values: Mapping[str, float]) -> str:
-    lengths = f"‖h‖ {values['norm_honest']:.2f}  ‖b‖ {values['norm_byzantine']:.2f}"
+    lengths = f"‖h‖ {values['norm_honest_mean']:.2f}  ‖b‖ {values['norm_byzantine']:.2f}"
     alike = "  ".join(f"{short} {values[name]:+.2f}" for short, name in _SHORT.items())
     return f"{attack}\n{lengths}\n{alike}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from fedseca.bench import measure, paper_seconds, plan_measurements
 from fedseca.experiments.experiment import PAPER, Experiment, OnStep, Request, preset_named
 from fedseca.experiments.plots import curves
@@ -40,7 +42,7 @@ class Timing(Experiment):
         # The paper's times are for its model: beside those of a smaller one they would say nothing.
         paper = paper_seconds() if request.preset == PAPER else {}
         table = ResultTable(
-            title=f"{self.title}: {dim:,} coordinates",
+            title=f"{self.title}, {dim:,} coordinates, {torch.get_num_threads()} threads",
             row_name="aggregator",
             column_name="clients",
             metric="seconds",

@@ -40,11 +40,19 @@ _WHERE = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")
 """What comes before the last name of a path that begins at the root."""
 
 
+_COPY = "the same run as "
+
+
 class LeftOut(NamedTuple):
     """A folder that is not on the page, and why."""
 
     folder: str
     reason: str
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether nothing is missing for it."""
+        return self.reason.startswith(_COPY)
 
 
 @dataclass
@@ -190,7 +198,7 @@ def _leave_out_copies(found: Collection) -> None:
         if same is None:
             kept[run["id"]].append(run)
         else:
-            found.left_out.append(LeftOut(run["folder"], f"the same run as {same['folder']}"))
+            found.left_out.append(LeftOut(run["folder"], f"{_COPY}{same['folder']}"))
     found.runs = [run for runs in kept.values() for run in runs]
 
 

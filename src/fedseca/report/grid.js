@@ -131,7 +131,7 @@ function heatCell(runs, best, limits, row, column) {
 // Where the course of a run is drawn: a panel for each rule, a line in the colour of its attack; or, of an experiment,
 // a panel for each row of its table and the colour of its column. A run may stand in several of its cells.
 function panelsOf({ runs, experiment }) {
-  if (!experiment) {
+  if (!experiment || !experiment.coloured) { // whose rows may be other things than groups of runs
     return { panels: distinct(runs, "aggregator"), kinds: distinct(runs, "attack"),
       lines: (shown) => shown.map((run) => ({ run, panel: run.config.aggregator, kind: run.config.attack })) };
   }
