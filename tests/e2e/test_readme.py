@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedseca
+from fedseca.experiments.catalogue import EXPERIMENTS
 from tests.e2e.test_command_line import BEFORE, EXAMPLES, run
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +35,8 @@ def test_a_table_is_complete_and_says_what_the_declarations_say(registry):
 
 
 def test_the_tables_name_nothing_that_is_not_there():
-    rows = set(re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE))
-    assert rows <= {*fedseca.AGGREGATORS, *fedseca.ATTACKS}
+    rows = set(re.findall(r"^\| `([\w-]+)` \|", README, flags=re.MULTILINE))
+    assert rows == {*fedseca.AGGREGATORS, *fedseca.ATTACKS, *EXPERIMENTS}
 
 
 def test_the_commands_that_are_shown_exist():

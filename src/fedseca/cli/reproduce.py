@@ -52,6 +52,9 @@ def reproduce(
     rounds: Annotated[
         int | None, typer.Option(metavar="N", help="Of each run, to try it out with fewer than the preset has.")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="ROWS", help="Some rows of the table, with commas between them.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The folder; one of its own in runs/ if not given."),
@@ -72,6 +75,8 @@ def reproduce(
     if name not in EXPERIMENTS:
         raise UnknownName(unknown("experiment", name, EXPERIMENTS))
     experiment = EXPERIMENTS[name].at(preset)
+    if only is not None:
+        experiment = experiment.only(only.split(","))
     request = Request(preset, _seeds(seeds), {} if rounds is None else {"rounds": rounds})
     runs = experiment.runs(request)
     if not runs and (rounds is not None or request.seeds != (0,)):
@@ -91,7 +96,7 @@ def reproduce(
         with _steps() as on_step:
             outcome = experiment.outcome(request, store, data_dir, on_step)
     store.plan(runs)
-    page = make_page(collect([folder], may_be_empty=True), _for_the_page(_command(name, request), outcome))
+    page = make_page(collect([folder], may_be_empty=True), _for_the_page(_command(name, request, only), outcome))
     files = {**outcome.files, f"{name}.html": page.encode()}
     for file, content in files.items():
         write_atomically(folder / file, content)
@@ -139,11 +144,12 @@ def _steps() -> Iterator[OnStep]:
         yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
 
 
-def _command(name: str, request: Request) -> str:
+def _command(name: str, request: Request, only: str | None) -> str:
     """What gives the same numbers anywhere."""
     seeds = f" --seeds {','.join(map(str, request.seeds))}" if request.seeds != (0,) else ""
     changes = "".join(f" --{field} {value}" for field, value in request.changes.items())
-    return f"fedseca reproduce {name} --preset {request.preset}{seeds}{changes}"
+    rows = "" if only is None else f" --only {only}"
+    return f"fedseca reproduce {name} --preset {request.preset}{seeds}{changes}{rows}"
 
 
 def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:

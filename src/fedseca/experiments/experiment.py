@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ def preset_named(name: str) -> Changes:
     return PRESETS[name]
 
 
+def known_row(row: str, rows: Iterable[str]) -> str:
+    if row not in rows:
+        raise UnknownName(unknown("row", row, rows))
+    return row
+
+
 @dataclass(frozen=True)
 class Request:
     """What an experiment is asked for."""
@@ -66,6 +72,10 @@ class Experiment(ABC):
     def at(self, preset: str) -> Experiment:
         """What it is with a preset."""
         return self
+
+    @abstractmethod
+    def only(self, rows: Sequence[str]) -> Experiment:
+        """A part of it: some rows of its table."""
 
     def require(self) -> None:  # noqa: B027 (most need nothing)
         """Raise `MissingDependency` for what the outcome needs: better before hours of runs than after."""
@@ -111,6 +121,9 @@ class TableOfRuns(Experiment):
 
     def at(self, preset: str) -> TableOfRuns:
         return self.in_the_paper if preset == PAPER and self.in_the_paper is not None else self
+
+    def only(self, rows: Sequence[str]) -> TableOfRuns:
+        return replace(self, rows={row: self.rows[known_row(row, self.rows)] for row in rows})
 
     def cells(self, request: Request) -> list[Cell]:
         """Its places with their runs."""

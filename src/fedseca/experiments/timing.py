@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from fedseca.bench import measure, paper_seconds, plan_measurements
-from fedseca.experiments.experiment import PAPER, Experiment, OnStep, Request, preset_named
+from fedseca.experiments.experiment import PAPER, Experiment, OnStep, Request, known_row, preset_named
 from fedseca.experiments.plots import curves
 from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
 from fedseca.experiments.store import Store
@@ -24,6 +25,9 @@ class Timing(Experiment):
 
     rules: tuple[str, ...]
     clients: tuple[int, ...]
+
+    def only(self, rows: Sequence[str]) -> Timing:
+        return replace(self, rules=tuple(known_row(row, self.rules) for row in rows))
 
     def runs(self, request: Request) -> list[Scenario]:
         preset_named(request.preset)
