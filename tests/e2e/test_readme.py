@@ -36,7 +36,7 @@ def test_a_table_is_complete_and_says_what_the_declarations_say(registry):
 
 def test_the_tables_name_nothing_that_is_not_there():
     rows = set(re.findall(r"^\| `([\w-]+)` \|", README, flags=re.MULTILINE))
-    assert rows == {*fedseca.AGGREGATORS, *fedseca.ATTACKS, *EXPERIMENTS}
+    assert {*EXPERIMENTS} <= rows <= {*fedseca.AGGREGATORS, *fedseca.ATTACKS, *EXPERIMENTS}  # plugins may be there
 
 
 def test_the_commands_that_are_shown_exist():
