@@ -29,6 +29,8 @@ ORDER = [
     "aggregators",
     "attacks",
     "server",
+    "checkpoint",
+    "audit",
     "bench",
     "plugins",
     "data",

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from fedseca.cli.aggregate import aggregate
+from fedseca.cli.audit import audit_app
 from fedseca.cli.bench import bench
 from fedseca.cli.data import data_app
 from fedseca.cli.demo import demo
@@ -71,6 +72,7 @@ for _name, _command in (
     paragraphs = inspect.cleandoc(_command.__doc__ or "").split("\n\n")
     app.command(_name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(_command)
 app.add_typer(data_app, name="data")
+app.add_typer(audit_app, name="audit")
 
 
 def main() -> None:

@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fedseca.aggregators import State
+from fedseca.checkpoint import read_checkpoint, write_checkpoint
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
@@ -104,32 +103,19 @@ class RunFolder:
         assert history.model is not None
         for file in self._files.values():
             os.fsync(file.fileno())
-        saved = server.state_dict()
-        tensors = _prefixed("server", saved.pop("state"))
-        tensors |= _prefixed("model", history.model) | _prefixed("attack", attack_state)
-        contents = _digest_of(tensors)
-        manifest = {"round": len(history.rounds), "config": self._digest, "contents": contents, "server": saved}
-        write_atomically(self.path / CHECKPOINT, save(tensors, {"manifest": json.dumps(manifest)}))
+        parts = {"model": history.model, "attack": attack_state}
+        write_checkpoint(self.path / CHECKPOINT, server, parts, {"round": len(history.rounds), "config": self._digest})
 
     def _read_checkpoint(self, server: Server) -> tuple[int, dict[str, Tensor], State]:
         path = self.path / CHECKPOINT
-        parts: dict[str, dict[str, Tensor]] = {"server": {}, "model": {}, "attack": {}}
         try:
-            with safe_open(path, "pt") as file:
-                manifest = json.loads(file.metadata()["manifest"])
-                for key in file.keys():  # noqa: SIM118 (not a mapping)
-                    part, _, name = key.partition("/")
-                    # A copy in memory of torch's own: where a vector lies decides how its sums are rounded.
-                    parts[part][name] = file.get_tensor(key).clone()
-            if manifest["config"] != self._digest:
-                raise StateError("it is of another config")
-            tensors = {f"{part}/{name}": value for part, named in parts.items() for name, value in named.items()}
-            if manifest["contents"] != _digest_of(tensors):
-                raise StateError("it is not what was written")
-            server.load_state_dict({**manifest["server"], "state": parts["server"]})
-            return int(manifest["round"]), parts["model"], parts["attack"]
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError, StateError) as problem:
-            raise StateError(f"{path}: cannot be read ({problem}); start again with overwrite") from None
+            found = read_checkpoint(path)
+            if found.manifest.get("config") != self._digest:
+                raise StateError(f"{path}: cannot be read (it is of another config)")
+            found.restore(server)
+            return int(found.manifest["round"]), found.parts.get("model", {}), found.parts.get("attack", {})
+        except (ValueError, KeyError, TypeError) as problem:
+            raise StateError(f"{problem}; start again with overwrite") from None
 
     def finish(self, history: History) -> None:
         write_atomically(self.path / RESULT, json.dumps(history.result(), indent=1, ensure_ascii=False).encode())
@@ -266,15 +252,3 @@ def _line(record: Record) -> bytes:
 
 def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-
-def _digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Of their bytes, whatever their dtype (NumPy has no bfloat16)."""
-    bytes_of = (
-        value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for _, value in sorted(tensors.items())
-    )
-    return _digest(b"".join(bytes_of))
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}/{name}": value.detach().cpu().contiguous() for name, value in tensors.items()}

@@ -1,0 +1,100 @@
+"""What a node sent, read without trusting a byte of it and without a copy."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+
+from fedseca.errors import printable
+from fedseca.layout import Malformed
+
+_STYPE = "numpy.ndarray"
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
+
+
+def read_reply(message: Message) -> Arrays:
+    """The arrays of a reply; `Malformed` says why there are none."""
+    if message.has_error():
+        error = message.error
+        raise Malformed(f"answered with error {error.code}: {printable(str(error.reason), limit=120)}")
+    if not message.has_content():
+        raise Malformed("answered with nothing")
+    return read_arrays(_record(message.content))
+
+
+def _record(content: RecordDict) -> ArrayRecord:
+    found = content.array_records
+    if len(found) != 1:
+        names = ", ".join(printable(str(name), limit=40) for name in list(found)[:3]) or "none"
+        raise Malformed(f"expected one record of arrays; found {names}{' …' * (len(found) > 3)}")
+    return next(iter(found.values()))
+
+
+def read_arrays(record: Mapping[str, Array]) -> Arrays:
+    """The arrays by name, each on the bytes it came in."""
+    return {name: _read_array(name, array) for name, array in record.items()}
+
+
+def _read_array(name: str, array: Array) -> np.ndarray[Any, Any]:
+    """The header inside of the bytes counts: what the message says beside it is only a claim."""
+    shown = printable(name, limit=60)
+    if array.stype != _STYPE:
+        raise Malformed(f"{shown!r} is of type {printable(str(array.stype), limit=40)!r}, expected {_STYPE!r}")
+    header = io.BytesIO(array.data)
+    try:
+        if np.lib.format.read_magic(header) != (1, 0):
+            raise ValueError("another version of the format")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(header)
+    except Exception as problem:
+        raise Malformed(f"{shown!r} is not an array ({printable(str(problem), limit=60)})") from None
+    if dtype.hasobject or dtype.kind not in "fiub":
+        raise Malformed(f"{shown!r} has dtype {printable(str(dtype), limit=40)}, expected numbers")
+    start, size = header.tell(), math.prod(shape) * dtype.itemsize
+    if len(array.data) != start + size:
+        raise Malformed(f"{shown!r} holds {len(array.data) - start} bytes where its shape {shape} needs {size}")
+    flat = np.frombuffer(array.data, dtype=dtype, offset=start)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def read_number(content: RecordDict, key: str) -> Any:
+    """What the metrics of a reply say under a name; None if they say nothing."""
+    return next((record[key] for record in content.metric_records.values() if key in record), None)
+
+
+def combine_metrics(
+    contents: Sequence[RecordDict], aggregate: AggregateMetrics, weighted_by: str, *, trust_weights: bool
+) -> MetricRecord | None:
+    """What the nodes report of themselves, as a strategy's function combines it; None if nothing can be combined.
+
+    Only those count whose metrics are finite and named as most nodes name them. Unless the weights are trusted, each
+    weighs the same: the number that a node declares would let it decide alone.
+    """
+    metrics = [record for content in contents if (record := _metrics(content)) is not None]
+    shapes = [_shape(record) for record in metrics]
+    if not shapes:
+        return None
+    usual = max(shapes, key=shapes.count)
+    alike = [record for record, shape in zip(metrics, shapes, strict=True) if shape == usual]
+    if not trust_weights:
+        alike = [MetricRecord({**record, weighted_by: 1}) for record in alike]
+    return aggregate([RecordDict({"metrics": record}) for record in alike], weighted_by)
+
+
+def _metrics(content: RecordDict) -> MetricRecord | None:
+    records = list(content.metric_records.values())
+    return records[0] if len(records) == 1 and all(map(_is_finite, records[0].values())) else None
+
+
+def _is_finite(value: Any) -> bool:
+    return all(math.isfinite(each) for each in (value if isinstance(value, list) else [value]))
+
+
+def _shape(record: MetricRecord) -> list[tuple[str, int]]:
+    """What metrics must have in common to be combined."""
+    return sorted((name, len(value) if isinstance(value, list) else -1) for name, value in record.items())

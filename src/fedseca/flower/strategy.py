@@ -1,0 +1,299 @@
+"""`RobustStrategy`: Flower's FedAvg with a rule of this library in the place of the average."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
+from logging import INFO, WARNING
+from pathlib import Path
+from statistics import median_high
+from typing import Any, cast
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from fedseca.aggregators import Aggregator
+from fedseca.audit import Audit
+from fedseca.checkpoint import read_checkpoint, write_checkpoint
+from fedseca.errors import FolderBusy, InputError, NotEnoughClients, NotFinite, Rejection, StateError, printable
+from fedseca.files import take_lock
+from fedseca.flower.grid import CarefulGrid, nodes_asked
+from fedseca.flower.replies import AggregateMetrics, Arrays, combine_metrics, read_arrays, read_number, read_reply
+from fedseca.layout import BufferPolicy, Malformed
+from fedseca.reading import as_tensor
+from fedseca.server import Round, Server
+
+_AUDIT, _CHECKPOINT, _LOCK = "audit.jsonl", "checkpoint.safetensors", ".lock"
+_FAR_BELOW = 1 / 3
+"""A client is suspect whose weight is this share of the median weight or less."""
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class RobustStrategy(FedAvg):
+    """Sampling, messages and evaluation are FedAvg's; the replies are screened and aggregated by a rule.
+
+    Nothing that one node sends ends the run or reaches the model: a reply that cannot be used is left out of its round,
+    and the audit says why. With too few replies left the round keeps the model that it began with.
+    """
+
+    def __init__(
+        self,
+        rule: str | Aggregator = "fedseca",
+        *,
+        audit_dir: str | Path | None = None,
+        checkpoint_dir: str | Path | None = None,
+        learning_rate: float = 1.0,
+        buffers: BufferPolicy = "median",
+        seed: int = 0,
+        trust_num_examples: bool = False,
+        hyperparameters: Mapping[str, Any] | None = None,
+        **fedavg_options: Any,
+    ) -> None:
+        """`audit_dir` gets a line for every round and node, `checkpoint_dir` what is needed to go on after a kill.
+
+        `hyperparameters` are the rule's. `trust_num_examples` weighs each client by the number that it says itself,
+        which a malicious one will make large: only for rules that take weights, only where all clients are trusted.
+        """
+        super().__init__(**fedavg_options)
+        self.server = Server(
+            rule, learning_rate=learning_rate, buffers=buffers, seed=seed, **dict(hyperparameters or {})
+        )
+        if trust_num_examples and not self.server.rule.takes_weights:
+            raise InputError(
+                f"{self.server.rule.name} weighs no client by a given number: leave out trust_num_examples"
+            )
+        self.trust_num_examples = trust_num_examples
+        self.audit_dir = None if audit_dir is None else Path(audit_dir)
+        self.checkpoint_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
+        self._audit: Audit | None = None
+        self._grid: CarefulGrid | None = None
+        self._run = 0
+        self._done = 0
+        """Rounds before this start: Flower counts from 1, the federation goes on."""
+        self._sent = ArrayRecord()
+        self._messages: list[Message] = []
+
+    def summary(self) -> None:
+        log(INFO, "\t├──> Rule: %s", self.server.rule)
+        super().summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """As FedAvg's; with `checkpoint_dir` it goes on after the last round that was kept there."""
+        with ExitStack() as stack:
+            if self.audit_dir is not None:
+                self._audit = stack.enter_context(closing(Audit(self.audit_dir / _AUDIT)))
+            if self.checkpoint_dir is not None:
+                stack.enter_context(_alone_in(self.checkpoint_dir))
+                initial_arrays = self._restore(self.checkpoint_dir / _CHECKPOINT) or initial_arrays
+            self._grid = CarefulGrid(grid)
+            self._run = grid.run.run_id
+            done = self._done
+            result = super().start(
+                cast(Grid, self._grid),
+                initial_arrays,
+                max(0, num_rounds - done),
+                timeout,
+                train_config,
+                evaluate_config,
+                None if evaluate_fn is None else lambda number, arrays: evaluate_fn(number + done, arrays),
+            )
+        for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+            setattr(result, name, {number + done: metrics for number, metrics in getattr(result, name).items()})
+        if not result.arrays:  # no round gave a new model
+            result.arrays = initial_arrays
+        return result
+
+    def _restore(self, path: Path) -> ArrayRecord | None:
+        """The model that was kept, with rule, round and audit put back to where they were; None if there is none."""
+        if not path.exists():
+            return None
+        try:
+            found = read_checkpoint(path)
+            found.restore(self.server)
+            model = found.parts["model"]
+            arrays = ArrayRecord({name: Array(model[name].numpy()) for name in found.manifest["names"]})
+            self._done = int(found.manifest["round"])
+            head = found.manifest["audit"]
+        except (StateError, KeyError, TypeError, ValueError) as problem:
+            raise StateError(f"{problem}; give another checkpoint_dir, or make the strategy as it was") from None
+        if self._audit is not None and head is not None:
+            self._audit.cut_back(head)  # what comes after is of a round that is played again
+        log(INFO, "Going on after round %s, from %s", self._done, path)
+        return arrays
+
+    def _keep(self, number: int, arrays: ArrayRecord) -> None:
+        if self.checkpoint_dir is None:
+            return
+        model = {name: as_tensor(value) for name, value in read_arrays(arrays).items()}
+        head = None if self._audit is None else self._audit.head
+        manifest = {"round": number, "audit": head, "names": list(model)}  # the format keeps no order
+        write_checkpoint(self.checkpoint_dir / _CHECKPOINT, self.server, {"model": model}, manifest)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """FedAvg's; what is sent, and to whom, is remembered."""
+        number = server_round + self._done
+        with _drawing(f"train/{self.server.seed}/{number}"):
+            self._messages = list(super().configure_train(number, arrays, config, grid))
+        self._sent = arrays
+        return self._messages
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        number = server_round + self._done
+        with _drawing(f"evaluate/{self.server.seed}/{number}"):
+            self._messages = list(super().configure_evaluate(number, arrays, config, grid))
+        return self._messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The new model, or None if the round keeps the old one; and the summary of the round."""
+        number = server_round + self._done
+        answers, rejected = self._identify(replies)
+        models: dict[str, Arrays] = {}
+        for node, reply in answers.items():
+            try:
+                models[node] = read_reply(reply)
+            except Malformed as problem:
+                rejected.append(Rejection(node, str(problem)))
+        out, void, screened = self._aggregate(models, answers)
+        rejected += screened
+        lines = _audit_lines(out, rejected, void)
+        if self._audit is not None:
+            when = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "run": self._run, "round": number}
+            self._audit.append(when | line for line in lines)
+        arrays = None if out is None else ArrayRecord({name: Array(value) for name, value in out.model.items()})
+        self._keep(number, self._sent if arrays is None else arrays)
+        for rejection in rejected:
+            log(WARNING, "round %s: node %s is left out: %s", number, rejection.client_id, rejection.reason)
+        if void is not None:
+            log(WARNING, "round %s keeps the model it began with: %s", number, void)
+        admitted = [] if out is None else [answers[node] for node in out.client_ids]
+        reported = self._combine(number, admitted, self.train_metrics_aggr_fn)
+        return arrays, MetricRecord({**(reported or {}), **_summary(lines, void)})
+
+    def _identify(self, replies: Iterable[Message]) -> tuple[dict[str, Message], list[Rejection]]:
+        """The first answer of each node that was asked, in the order of their ids, and the nodes without one.
+
+        An answer belongs to the node that was asked, whatever it says of itself.
+        """
+        waiting = dict(nodes_asked(self._messages))
+        answers: dict[int, Message] = {}
+        for reply in replies:
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                log(WARNING, "an answer to nothing that was asked, or a second one, is dropped")
+            else:
+                answers[node] = reply
+        lost = self._grid.lost if self._grid is not None else {}
+        silent = [Rejection(str(node), lost.get(node, "no answer in time")) for node in sorted(waiting.values())]
+        # Answers come in any order; sums must not depend on it.
+        return {str(node): answers[node] for node in sorted(answers)}, silent
+
+    def _aggregate(
+        self, models: Mapping[str, Arrays], answers: Mapping[str, Message]
+    ) -> tuple[Round | None, str | None, list[Rejection]]:
+        """What came of the round, or why nothing did; and whom the screening left out."""
+        weights = None
+        if self.trust_num_examples:
+            weights = [read_number(answers[node].content, self.weighted_by_key) for node in models]
+        try:
+            out = self.server.aggregate(
+                list(models.values()), list(models), before=read_arrays(self._sent), weights=weights
+            )
+        except NotEnoughClients as problem:
+            return None, str(problem), list(problem.rejected)
+        except NotFinite as problem:
+            return None, str(problem), []
+        except InputError:  # of the server's own side
+            raise
+        except (ArithmeticError, RuntimeError, ValueError) as problem:  # numbers that a rule could not compute with
+            return None, f"{self.server.rule.name} failed: {printable(str(problem), limit=200)}", []
+        return out, None, list(out.rejected)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """FedAvg's, of the replies whose metrics can be used."""
+        answers, lost = self._identify(replies)
+        number = server_round + self._done
+        for rejection in lost:
+            log(WARNING, "round %s: node %s did not evaluate: %s", number, rejection.client_id, rejection.reason)
+        return self._combine(number, answers.values(), self.evaluate_metrics_aggr_fn)
+
+    def _combine(self, number: int, replies: Iterable[Message], aggregate: AggregateMetrics) -> MetricRecord | None:
+        contents = [reply.content for reply in replies if reply.has_content()]
+        try:
+            return combine_metrics(contents, aggregate, self.weighted_by_key, trust_weights=self.trust_num_examples)
+        except Exception as problem:  # what nodes report of themselves must not end the run
+            log(WARNING, "round %s: what the nodes report cannot be combined: %s", number, problem)
+            return None
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """No other server keeps its checkpoints there meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("ab") as file:
+        if not take_lock(file, wait=False):
+            raise FolderBusy(
+                f"{folder}: another server keeps its checkpoints there; wait for its end or choose another"
+            )
+        yield
+
+
+@contextmanager
+def _drawing(seed: str) -> Iterator[None]:
+    """FedAvg draws nodes with Python's own generator; seeded by the round, a resumed run draws as an unbroken one."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+def _audit_lines(out: Round | None, rejected: Iterable[Rejection], void: str | None) -> list[dict[str, Any]]:
+    """One for each node of the round, by id; then, of a round that keeps its model, the reason."""
+    admitted = [] if out is None else [record for record in out.records() if record["admitted"]]
+    weights = [record["weight"] for record in admitted if record.get("weight") is not None]
+    usual = median_high(weights) if weights else 0.0
+    lines = []
+    for record in admitted:
+        weight = record.get("weight")
+        record["suspect"] = record["suspect"] or (weight is not None and weight <= _FAR_BELOW * usual and usual > 0)
+        lines.append({"node": record.pop("client"), **record})
+    for rejection in rejected:
+        lines.append({"node": rejection.client_id, "admitted": False, "reason": rejection.reason})
+    lines.sort(key=lambda line: int(line["node"]))
+    return lines if void is None else [*lines, {"node": None, "void": void}]
+
+
+def _summary(lines: Iterable[Mapping[str, Any]], void: str | None) -> dict[str, Any]:
+    """The round in numbers, which is all that a MetricRecord can hold."""
+    of_nodes = [line for line in lines if line["node"] is not None]
+    suspects = [int(line["node"]) for line in of_nodes if line.get("suspect")]
+    rejected = [int(line["node"]) for line in of_nodes if not line["admitted"]]
+    return {
+        "admitted": len(of_nodes) - len(rejected),
+        "rejected": len(rejected),
+        "suspect": len(suspects),
+        "rejected-nodes": rejected,
+        "suspect-nodes": suspects,
+        "void": int(void is not None),
+    }

@@ -1,0 +1,386 @@
+"""The Flower strategy: what one node sends can neither end the run nor reach the model unfiltered."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedseca.audit import read_audit
+from fedseca.errors import InputError, StateError
+from fedseca.flower import RobustStrategy
+from fedseca.server import Server
+
+NODES = [2**63 + 11, 12, 13, 14, 15, 16]
+BEFORE = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), "bias": np.ones(4, np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def in_a_run(monkeypatch):
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class MadeGrid:
+    """A grid whose nodes answer what a function says; nothing else is made up."""
+
+    def __init__(self, answer):
+        self.answer, self.asked, self.count = answer, {}, 0
+        self.extra: list[Message] = []
+        self.run = SimpleNamespace(run_id=7)
+
+    def get_node_ids(self):
+        return list(NODES)
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            self.count += 1
+            message.metadata.__dict__["_message_id"] = f"m{self.count}"  # as Flower's grids do
+            self.asked[message.metadata.message_id] = message
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids):
+        found = []
+        for identity in message_ids:
+            found += self.answer(self.asked[identity])
+        return found + self.extra
+
+
+def reply(message: Message, arrays: Any, metrics: Any = None) -> Message:
+    content = RecordDict({"metrics": MetricRecord(metrics or {"num-examples": 10})})
+    if arrays is not None:
+        content["arrays"] = arrays if isinstance(arrays, ArrayRecord) else record(arrays)
+    return Message(content, reply_to=message)
+
+
+def record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+def step(node: int, sign: float = 1.0) -> dict[str, np.ndarray]:
+    """What a node trained: a common direction and a little of its own."""
+    rng = np.random.default_rng(node % 1000)
+    return {k: (v - sign * (0.1 + 0.01 * rng.random(v.shape))).astype(np.float32) for k, v in BEFORE.items()}
+
+
+def honest(message: Message) -> list[Message]:
+    return [reply(message, step(message.metadata.dst_node_id))]
+
+
+def arrays_of(record: ArrayRecord) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def play(answer, rounds=1, *, before=BEFORE, extra=(), evaluate_fn=None, fraction_evaluate=0.0, **options):
+    strategy = RobustStrategy(fraction_evaluate=fraction_evaluate, **options)
+    grid: Any = MadeGrid(answer)
+    grid.extra = list(extra)
+    result = strategy.start(grid, record(before), num_rounds=rounds, timeout=0.0, evaluate_fn=evaluate_fn)
+    return result, strategy
+
+
+def audit_of(folder) -> dict[int, dict[str, dict[str, Any]]]:
+    """By round and node."""
+    lines: dict[int, dict[str, dict[str, Any]]] = {}
+    for line in read_audit(folder / "audit.jsonl"):
+        lines.setdefault(line["round"], {})[line["node"]] = line
+    return lines
+
+
+def test_it_gives_what_the_server_gives():
+    result, _ = play(honest, rounds=2, hyperparameters={"momentum": 0.5})
+    server, model = Server("fedseca", momentum=0.5), BEFORE
+    for _ in range(2):
+        model = server.aggregate([step(node) for node in NODES], NODES, before=model).model
+    found = arrays_of(result.arrays)
+    assert list(found) == list(BEFORE)
+    for name, value in model.items():
+        np.testing.assert_array_equal(found[name], value)
+        assert found[name].dtype == BEFORE[name].dtype
+    assert result.train_metrics_clientapp[2]["admitted"] == 6
+
+
+def npy(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The header of an array, and nothing after it."""
+    header = {"descr": dtype, "fortran_order": False, "shape": shape}
+    padded = str(header).encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
+
+
+def raw(data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
+    array = Array(dtype="float32", shape=(3, 4), stype=stype, data=data)
+    return ArrayRecord({"weight": array, "bias": Array(BEFORE["bias"])})
+
+
+GOOD = step(1)
+HOSTILE = {
+    "NaN": ({**GOOD, "bias": np.full(4, np.nan, np.float32)}, "4 NaN, first at bias[0]"),
+    "Inf": ({**GOOD, "bias": np.full(4, np.inf, np.float32)}, "4 Inf"),
+    "a shape that would broadcast": ({**GOOD, "bias": np.ones(1, np.float32)}, "bias"),
+    "a missing array": ({"weight": GOOD["weight"]}, "bias"),
+    "an extra array": ({**GOOD, "more": np.ones(2, np.float32)}, "more"),
+    "integers for floats": ({**GOOD, "bias": np.ones(4, np.int64)}, "bias"),
+    "complex numbers": ({**GOOD, "bias": np.ones(4, np.complex64)}, "dtype complex64"),
+    "text": ({**GOOD, "bias": np.array(["a"] * 4)}, "dtype <U1"),
+    "no arrays": (None, "expected one record of arrays; found none"),
+    "empty bytes": (raw(b""), "'weight' is not an array"),
+    "half of the bytes": (raw(Array(GOOD["weight"]).data[:-8]), "holds 40 bytes where its shape (3, 4) needs 48"),
+    "bytes after the end": (raw(Array(GOOD["weight"]).data + b"\0"), "holds 49 bytes"),
+    "a shape larger than any memory": (raw(npy("<f4", (10**12,))), "0 bytes"),
+    "pickled objects": (raw(npy("|O", (12,))), "dtype object"),
+    "another serialisation": (raw(b"", stype="torch.tensor"), "of type 'torch.tensor'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_one_node_sends_is_left_out_and_the_others_decide(case, tmp_path):
+    arrays, reason = HOSTILE[case]
+
+    def answer(message):
+        bad = message.metadata.dst_node_id == 14
+        return [reply(message, arrays)] if bad else honest(message)
+
+    result, _ = play(answer, audit_dir=tmp_path, hyperparameters={"momentum": 0.0})
+    others = [node for node in NODES if node != 14]
+    expected = Server("fedseca", momentum=0.0).aggregate([step(n) for n in others], others, before=BEFORE).model
+    for name, value in arrays_of(result.arrays).items():
+        np.testing.assert_array_equal(value, expected[name])
+    (line,) = [line for line in read_audit(tmp_path / "audit.jsonl") if not line["admitted"]]
+    assert line["node"] == "14" and reason in line["reason"]
+    assert result.train_metrics_clientapp[1]["rejected-nodes"] == [14]
+
+
+def test_errors_silence_twins_and_forged_names(tmp_path):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        if node == 12:
+            return [Message(Error(code=2, reason="boom\x1b[31m" + "x" * 5000), reply_to=message)]
+        if node == 13:
+            return []
+        if node == 14:  # twice, the second time for another
+            second = reply(message, step(14, sign=-50.0))
+            return [reply(message, step(14)), second]
+        if node == 15:
+            raise IndexError("list index out of range")  # as Flower's decoder does
+        forged = reply(message, step(node))
+        forged.metadata.__dict__["_src_node_id"] = 4242
+        return [forged]
+
+    nobody = Message(RecordDict({"arrays": record(step(1, sign=-99.0))}), dst_node_id=1, message_type="train")
+    play(answer, audit_dir=tmp_path, extra=[nobody])
+    lines = audit_of(tmp_path)[1]
+    assert set(lines) == set(map(str, NODES)), "each node once, whatever it calls itself"
+    assert lines["12"]["reason"].startswith("answered with error 2: boom") and len(lines["12"]["reason"]) < 200
+    assert "\x1b" not in lines["12"]["reason"]
+    assert lines["13"]["reason"] == "no answer in time"
+    assert "cannot be decoded (IndexError" in lines["15"]["reason"]
+    assert all(lines[str(node)]["admitted"] for node in (NODES[0], 14, 16))
+
+
+def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
+    def answer(message):
+        return [reply(message, {"weight": np.full((3, 4), np.nan), "bias": BEFORE["bias"]})]
+
+    result, strategy = play(answer, rounds=2, rule="krum", audit_dir=tmp_path)
+    for name, value in arrays_of(result.arrays).items():
+        np.testing.assert_array_equal(value, BEFORE[name])
+    assert result.train_metrics_clientapp[2]["void"] == 1 and strategy.server.round == 0
+    voids = [line for line in read_audit(tmp_path / "audit.jsonl") if "void" in line]
+    assert [line["round"] for line in voids] == [1, 2] and "krum needs at least" in voids[0]["void"]
+
+
+def test_a_client_cannot_make_itself_heavy():
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return [reply(message, step(node), {"num-examples": 1e30 if node == 12 else 1, "mine": [1, 2]})]
+
+    result, _ = play(answer, rule="fedavg")
+    expected = np.mean([step(node)["bias"] for node in NODES], axis=0)
+    np.testing.assert_allclose(arrays_of(result.arrays)["bias"], expected, rtol=1e-6)
+    trusting, _ = play(answer, rule="fedavg", trust_num_examples=True)
+    np.testing.assert_allclose(arrays_of(trusting.arrays)["bias"], step(12)["bias"], rtol=1e-6)
+    with pytest.raises(InputError, match="krum weighs no client by a given number"):
+        RobustStrategy(rule="krum", trust_num_examples=True)
+
+
+def test_the_audit_names_who_has_no_say(tmp_path):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return [reply(message, step(node, sign=-10.0 if node == 16 else 1.0))]
+
+    result, _ = play(answer, rounds=3, audit_dir=tmp_path)
+    suspects = {line["node"] for line in read_audit(tmp_path / "audit.jsonl") if line.get("suspect")}
+    assert suspects == {"16"} and result.train_metrics_clientapp[3]["suspect-nodes"] == [16]
+
+
+def test_rows_are_views_of_the_replies(monkeypatch):
+    seen = []
+
+    def look(self, updates, ids, **_):
+        seen.extend(updates)
+        raise InputError("seen enough")
+
+    monkeypatch.setattr(Server, "aggregate", look)
+    with pytest.raises(InputError, match="seen enough"):
+        play(honest)
+    assert len(seen) == 6 and all(not value.flags.owndata and value.base is not None for value in seen[0].values())
+
+
+def train(message: Message) -> list[Message]:
+    """A node whose step depends on the model, the round and itself."""
+    model = arrays_of(message.content["arrays"])  # type: ignore[arg-type]
+    node, number = message.metadata.dst_node_id, int(message.content["config"]["server-round"])  # type: ignore[arg-type]
+    rng = np.random.default_rng([node % 1000, number])
+    noisy = {k: (v * 0.9 + 0.1 * rng.standard_normal(v.shape)).astype(np.float32) for k, v in model.items()}
+    return [reply(message, noisy)]
+
+
+@pytest.mark.parametrize("options", [{"rule": "fldetector"}, {"rule": "fedseca", "fraction_train": 0.5}])
+def test_cut_off_after_any_round_it_goes_on_and_ends_the_same(options, tmp_path):
+    def run(folder, rounds, **options):
+        evaluated: list[int] = []
+        result, _ = play(
+            train, rounds, audit_dir=folder, checkpoint_dir=folder / "kept", **options,
+            evaluate_fn=lambda number, arrays: evaluated.append(number),
+        )  # fmt: skip
+        return result, evaluated
+
+    def without_times(folder):
+        lines = read_audit(folder / "audit.jsonl")
+        return [{name: value for name, value in line.items() if name != "time"} for line in lines]
+
+    unbroken, evaluated = run(tmp_path / "a", 6, **options)
+    assert evaluated == [0, 1, 2, 3, 4, 5, 6]
+    for cut in (1, 3, 5):
+        folder = tmp_path / f"cut{cut}"
+        run(folder, cut, **options)
+        with (folder / "audit.jsonl").open("ab") as file:  # killed in the next round, while it wrote
+            file.write(b'{"round":9,"no')
+        again, evaluated = run(folder, 6, **options)
+        assert evaluated == list(range(cut, 7)) and sorted(again.train_metrics_clientapp) == evaluated[1:]
+        for name, value in arrays_of(unbroken.arrays).items():
+            np.testing.assert_array_equal(arrays_of(again.arrays)[name], value)
+        assert without_times(folder) == without_times(tmp_path / "a")
+    assert len({tuple(nodes) for nodes in audit_of(tmp_path / "a").values()}) > 1 or "fraction_train" not in options
+    finished, _ = run(tmp_path / "a", 6, **options)
+    np.testing.assert_array_equal(arrays_of(finished.arrays)["bias"], arrays_of(unbroken.arrays)["bias"])
+    with pytest.raises(StateError, match=r"cannot be gone on from .* give another checkpoint_dir"):
+        run(tmp_path / "a", 8, rule="krum")
+
+
+def test_a_round_that_was_written_down_but_not_kept_is_played_again(tmp_path, monkeypatch):
+    folders = {"audit_dir": tmp_path, "checkpoint_dir": tmp_path / "kept"}
+    play(train, 1, **folders)
+    with monkeypatch.context() as patch:
+        patch.setattr(RobustStrategy, "_keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            play(train, 2, **folders)
+    assert set(audit_of(tmp_path)) == {1, 2}
+    result, _ = play(train, 3, **folders)
+    unbroken, _ = play(train, 3)
+    np.testing.assert_array_equal(arrays_of(result.arrays)["weight"], arrays_of(unbroken.arrays)["weight"])
+    assert [line["round"] for line in read_audit(tmp_path / "audit.jsonl")] == [1] * 6 + [2] * 6 + [3] * 6
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path):
+    def answer(message):
+        with pytest.raises(InputError, match=r"another server"):
+            play(honest, checkpoint_dir=tmp_path)
+        return honest(message)
+
+    play(answer, checkpoint_dir=tmp_path)
+
+
+def test_what_nodes_report_of_themselves_weighs_the_same():
+    """Neither a claimed number nor odd names or values change what is combined of the others."""
+
+    def answer(message):
+        node = message.metadata.dst_node_id
+        odd = {
+            12: {"num-examples": 1e30, "loss": 1.0},
+            13: {"loss": float("nan"), "num-examples": 1},
+            14: {"num-examples": 1, "loss": [1.0, 2.0]},
+            15: {"num-examples": 1, "loss": 5.0, "more": 1.0},
+        }
+        return [reply(message, step(node), odd.get(node, {"num-examples": 10, "loss": 0.25}))]
+
+    result, _ = play(answer)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx((1.0 + 0.25 + 0.25) / 3)
+    assert result.train_metrics_clientapp[1]["admitted"] == 6, "what a node reports beside its model harms nobody"
+
+
+@pytest.mark.parametrize("claimed", [float("nan"), float("inf"), -3, 0, [1, 2], None])
+def test_a_number_of_examples_that_cannot_be_trusted(claimed, tmp_path):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        metrics = {"loss": 1.0} if claimed is None else {"num-examples": claimed}
+        return [reply(message, step(node), metrics if node == 12 else {"num-examples": 5})]
+
+    result, _ = play(answer, rule="fedavg", trust_num_examples=True, audit_dir=tmp_path)
+    line = audit_of(tmp_path)[1]["12"]
+    assert not line["admitted"] and "expected a finite number above 0" in line["reason"]
+    assert result.train_metrics_clientapp[1]["admitted"] == 5
+
+
+def test_a_rule_that_fails_leaves_the_model_and_says_so(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise FloatingPointError("underflow")
+
+    monkeypatch.setattr(Server, "aggregate", fail)
+    result, _ = play(honest, audit_dir=tmp_path)
+    np.testing.assert_array_equal(arrays_of(result.arrays)["bias"], BEFORE["bias"])
+    assert audit_of(tmp_path)[1][None]["void"] == "fedseca failed: underflow"  # type: ignore[index]
+
+
+def test_an_unreachable_superlink_is_nobodys_fault():
+    def answer(message):
+        raise httpx.ConnectError("connection refused")
+
+    with pytest.raises(httpx.ConnectError):
+        play(answer)
+
+
+def test_evaluation_survives_what_a_node_reports():
+    def answer(message):
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type.startswith("train"):
+            return honest(message)
+        reported = {
+            12: {"num-examples": 0.0, "f1": float("nan")},
+            13: {"other": 1.0},
+            14: {"num-examples": [1], "f1": 0.5},
+        }
+        return [reply(message, None, reported.get(node, {"num-examples": 10, "f1": 0.5}))]
+
+    result, _ = play(answer, fraction_evaluate=1.0)
+    assert result.evaluate_metrics_clientapp[1]["f1"] == pytest.approx(0.5)
+
+
+def test_buffers_take_the_median(tmp_path):
+    before = {**BEFORE, "bn.running_var": np.ones(2, np.float32), "bn.num_batches_tracked": np.array(5)}
+
+    def answer(message):
+        node = message.metadata.dst_node_id
+        far = 1e6 if node == 16 else float(NODES.index(node))
+        trained = {**step(node), "bn.running_var": np.full(2, far, np.float32), "bn.num_batches_tracked": np.array(7)}
+        return [reply(message, trained)]
+
+    result, _ = play(answer, before=before)
+    found = arrays_of(result.arrays)
+    np.testing.assert_allclose(found["bn.running_var"], 2.0)  # the lower of the two in the middle
+    assert found["bn.num_batches_tracked"] == 7 and found["bn.num_batches_tracked"].dtype == np.int64
+
+
+def test_torch_state_dicts_fit():
+    net = torch.nn.Linear(4, 2)
+    answer = lambda message: [reply(message, message.content["arrays"])]  # noqa: E731
+    grid: Any = MadeGrid(answer)
+    strategy = RobustStrategy(fraction_evaluate=0.0)
+    result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=1, timeout=0.0)
+    net.load_state_dict(result.arrays.to_torch_state_dict())
