@@ -1,9 +1,9 @@
-# make run · make test · make test-browser · make check · make install · make clean
+# make run · make test · make test-browser · make test-deployment · make check · make install · make clean
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install run test test-browser check format clean
+.PHONY: install run test test-browser test-deployment check format clean
 
 install: $(INSTALLED)
 
@@ -23,6 +23,10 @@ test: install
 test-browser: install
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest tests/browser
+
+# A federation of Flower on this machine, in processes of its own and over TLS. Takes minutes; needs Linux and openssl.
+test-deployment: install
+	$(BIN)/python -m pytest tests/deployment
 
 check: install
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from fedseca.federation import Scenario, simulate
 from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE, verdict
 from fedseca.report import Collection, LeftOut, collect, make_page
 from tests.browser.chromium import NAMES, launch
-from tests.e2e.test_command_line import run
+from tests.e2e.command import run
 from tests.unit.run_folders import experiment_of, write_grid, write_run
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=1><b>bold</b>"

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.e2e.test_command_line import run
+from tests.e2e.command import run
 
 
 def test_a_small_benchmark(tmp_path):

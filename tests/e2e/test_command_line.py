@@ -1,61 +1,21 @@
 """The command line as people and programs use it: real processes, real files."""
 
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import fedseca
+from tests.e2e.command import run, run_cold, run_each
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "examples" / "rules" / "norm_median.py"
 EXAMPLES = sorted((ROOT / "examples" / "updates").glob("*.safetensors"))
 BEFORE = ROOT / "examples" / "before.safetensors"
-
-
-def run(*arguments, **environment) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from fedseca.cli import main; main()", *map(str, arguments)]
-    settings = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=120)
-
-
-_DRIVER = """
-import contextlib, io, json, os, sys
-from fedseca.cli import main
-results = []
-for folder, arguments in json.load(sys.stdin):
-    os.makedirs(folder, exist_ok=True)
-    os.chdir(folder)
-    out, err, sys.argv = io.StringIO(), io.StringIO(), ["fedseca", *arguments]
-    code = 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    results.append([code, out.getvalue(), err.getvalue()])
-json.dump(results, sys.stdout)
-"""
-
-
-def run_each(cases: Mapping[str, tuple[Path, Sequence[object]]]) -> dict[str, subprocess.CompletedProcess[str]]:
-    """Many commands, each in a folder of its own, one after the other in one process: importing torch takes seconds."""
-    work = json.dumps([(str(folder), [str(word) for word in words]) for folder, words in cases.values()])
-    settings = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _DRIVER]
-    done = subprocess.run(command, input=work, capture_output=True, text=True, env=settings, timeout=300)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
-    return {
-        name: subprocess.CompletedProcess(list(map(str, words)), *result)
-        for (name, (_, words)), result in zip(cases.items(), results, strict=True)
-    }
 
 
 @pytest.fixture
@@ -161,12 +121,12 @@ def test_a_missing_option_is_one_line(files):
 
 
 def test_an_old_terminal_is_no_reason_to_fail():
-    done = run("list", PYTHONIOENCODING="ascii")
+    done = run_cold("list", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and "fedseca" in done.stdout
 
 
 def test_help_and_version():
-    assert "aggregate" in run().stdout and "aggregate" in run("--help").stdout
+    assert "aggregate" in run_cold().stdout and "aggregate" in run("--help").stdout
     assert run("--version").stdout.startswith("fedseca 0.")
 
 
@@ -192,10 +152,11 @@ def test_list_is_derived_from_the_declarations():
 
 
 def test_a_rule_in_one_file_is_a_rule_like_any_other(files, tmp_path):
-    for arguments, environment in (
+    ways: list[tuple[tuple[object, ...], dict[str, Any]]] = [
         ((), {"FEDSECA_PLUGINS": str(PLUGIN)}),
         (("--plugin", PLUGIN), {}),
-    ):
+    ]
+    for arguments, environment in ways:
         assert "norm_median" in json.loads(run(*arguments, "list", "--json", **environment).stdout)["rules"]
         out = tmp_path / "out"
         done = run(*arguments, "aggregate", *files, "--rule", "norm_median", "-o", out, **environment)

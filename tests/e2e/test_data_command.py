@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.test_command_line import run, run_each
+from tests.e2e.command import run, run_each
 from tests.unit.data_files import make_arrays, make_cifar_png, make_fashion
 
 

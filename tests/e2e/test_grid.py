@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedseca.experiments.store import Store
 from fedseca.federation import Scenario, read_history, simulate
-from tests.e2e.test_command_line import run, run_each
+from tests.e2e.command import run, run_each
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--rounds", 2, "--train-images", 60, "--test-images", 40)
@@ -158,13 +159,13 @@ def alive(pid: int) -> bool:
     return bool(state) and not state.startswith("Z")
 
 
-LONG = ("--rounds", 25, "--train-images", 200, "--test-images", 40, "--seed", "0,1,2", "-j", 2)
+LONG = ("--rounds", 60, "--train-images", 100, "--test-images", 20, "--seed", "0,1,2", "-j", 2)
 
 
 @pytest.fixture(scope="module")
 def unbroken() -> dict[int, list[float]]:
     """What the cells of LONG give, by seed."""
-    cells = {seed: Scenario(rounds=25, train_images=200, test_images=40, seed=seed) for seed in range(3)}
+    cells = {seed: Scenario(rounds=60, train_images=100, test_images=20, seed=seed) for seed in range(3)}
     return {seed: simulate(cell, threads=1).f1 for seed, cell in cells.items()}
 
 
@@ -174,7 +175,7 @@ def test_stopped_in_the_middle_of_its_cells_it_goes_on_and_gives_the_same_number
     store = Store(out)
 
     def in_the_middle() -> bool:
-        return any(6 <= store.rounds(cell) < 20 for cell in store.cells())
+        return any(6 <= store.rounds(cell) < 40 for cell in store.cells())
 
     with in_terminal("grid", *LONG, "-o", out) as terminal:
         assert terminal.watch(in_the_middle), f"it was too quick or too slow: {terminal.shown.decode()}"
@@ -213,7 +214,7 @@ def test_plugins_are_known_in_every_process(tmp_path):
 @pytest.mark.parametrize("jobs", [None, 1])
 def test_on_ray(tmp_path, jobs):
     """A local Ray of two workers gives the numbers of this process; with one job, one cell after the other."""
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    settings: dict[str, Any] = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     options = ("--aggregator", "fedavg,cwmed,rfa", "--ray", "local", *(() if jobs is None else ("-j", jobs)))
     done = run("grid", *QUICK, *options, "-o", tmp_path / "grid", **settings)
     assert done.returncode == 0, done.stdout + done.stderr

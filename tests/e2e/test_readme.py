@@ -8,7 +8,8 @@ import pytest
 
 import fedseca
 from fedseca.experiments.catalogue import EXPERIMENTS
-from tests.e2e.test_command_line import BEFORE, EXAMPLES, run
+from tests.e2e.command import run
+from tests.e2e.test_command_line import BEFORE, EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

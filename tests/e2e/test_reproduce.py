@@ -2,13 +2,11 @@
 
 import csv
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
-from tests.e2e.test_command_line import run_each
+from tests.e2e.command import Command, run_each
 
 _SMALLER = """
 import dataclasses, sys
@@ -26,15 +24,12 @@ for name in ("concordance", "similarity"):
     some = {name: each for name, each in known[name].columns.items() if name in ("ipm", "none")}
     known[name] = dataclasses.replace(known[name], columns=some, base={**small, "rounds": 1})
 known["timing"] = dataclasses.replace(times, rules=("fedavg", "fedseca"), clients=(4, 8))
-main()
 """
 
 
 def reproduce(*arguments, code: int = 0) -> subprocess.CompletedProcess[str]:
     """The command with a smaller table and fewer times: what differs from the real ones is their length."""
-    settings = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _SMALLER, "reproduce", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=settings, timeout=300)
+    done = Command("reproduce", *arguments, prelude=_SMALLER).wait(300)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -1,7 +1,6 @@
 """`fedseca run` as people and programs use it; what the rules and attacks do to a real training."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 import fedseca
 from fedseca.federation import read_history
-from tests.e2e.test_command_line import run, run_each
+from tests.e2e.command import Command, run, run_each
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--rounds", 3, "--train-images", 100, "--test-images", 60)
@@ -123,8 +122,7 @@ def test_a_config_file_and_what_is_put_over_it(tmp_path):
 
 
 def test_without_a_name_a_run_names_itself(tmp_path):
-    command = [sys.executable, "-c", "from fedseca.cli import main; main()", "run", *map(str, QUICK)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = run("run", *QUICK, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name == read_history(folder).scenario.title and folder.name.startswith("digits-fedseca-ipm-")
@@ -239,22 +237,19 @@ def lines(folder):
 def test_killed_at_any_moment_and_resumed_it_gives_the_numbers_of_an_unbroken_run(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert run("run", *LONG, "-o", whole).returncode == 0
-    command = [sys.executable, "-c", "from fedseca.cli import main; main()", "run", *map(str, LONG)]
-    command += ["-o", str(broken), "--resume"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = ("run", *LONG, "-o", broken, "--resume")
     killed = 0
     for count in (1, 2, 5, 7, 11):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-        deadline = time.monotonic() + 90
-        while process.poll() is None and time.monotonic() < deadline:
+        process = Command(*command)
+        while process.poll() is None:
             if _rounds_in(broken / "rounds.jsonl") >= count:
                 process.send_signal(signal.SIGKILL)
                 break
             time.sleep(0.001)
-        killed += process.wait() == -signal.SIGKILL
+        killed += process.wait().returncode == -signal.SIGKILL
         assert not (broken / "result.json").exists() or count == 11
     assert killed >= 4  # the last may have been too quick
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = run(*command)
     assert done.returncode == 0, done.stderr
     assert lines(broken) == lines(whole)
     results = [json.loads((folder / "result.json").read_text()) for folder in (broken, whole)]
@@ -269,14 +264,13 @@ def _rounds_in(path):
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-c", "from fedseca.cli import main; main()", "run", "-o", str(tmp_path / "mine")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 90
-    while _rounds_in(tmp_path / "mine" / "rounds.jsonl") < 1 and time.monotonic() < deadline:
+    endless = Command("run", "--rounds", 10_000, "-o", tmp_path / "mine")
+    while endless.poll() is None and _rounds_in(tmp_path / "mine" / "rounds.jsonl") < 1:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the same command with --resume goes on from" in err and "stopped" not in out
+    endless.send_signal(signal.SIGINT)
+    done = endless.wait()
+    assert done.returncode == 130 and "the same command with --resume goes on from" in done.stderr
+    assert "stopped" not in done.stdout
 
 
 def test_tensorboard(tmp_path):

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedseca.audit import read_audit
+from fedseca.audit import conduct, read_audit
 from fedseca.errors import InputError, StateError
 from fedseca.flower import RobustStrategy
 from fedseca.server import Server
@@ -163,6 +163,8 @@ def test_errors_silence_twins_and_forged_names(tmp_path):
             return [Message(Error(code=2, reason="boom\x1b[31m" + "x" * 5000), reply_to=message)]
         if node == 13:
             return []
+        if node == 16:  # as the SuperLink answers for a node that is gone
+            return [Message(Error(code=5, reason="Node unavailable"), reply_to=message)]
         if node == 14:  # twice, the second time for another
             second = reply(message, step(14, sign=-50.0))
             return [reply(message, step(14)), second]
@@ -180,19 +182,23 @@ def test_errors_silence_twins_and_forged_names(tmp_path):
     assert "\x1b" not in lines["12"]["reason"]
     assert lines["13"]["reason"] == "no answer in time"
     assert "cannot be decoded (IndexError" in lines["15"]["reason"]
-    assert all(lines[str(node)]["admitted"] for node in (NODES[0], 14, 16))
+    assert all(lines[str(node)]["admitted"] for node in (NODES[0], 14))
+    gone = {each.node for each in conduct(lines.values()) if each.no_answer}
+    assert gone == {"13", "16"}, "to be absent is not to be malicious"
 
 
 def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
     def answer(message):
-        return [reply(message, {"weight": np.full((3, 4), np.nan), "bias": BEFORE["bias"]})]
+        broken = {"weight": np.full((3, 4), np.nan), "bias": BEFORE["bias"]}
+        return [reply(message, step(12) if message.metadata.dst_node_id == 12 else broken)]
 
     result, strategy = play(answer, rounds=2, rule="krum", audit_dir=tmp_path)
     for name, value in arrays_of(result.arrays).items():
         np.testing.assert_array_equal(value, BEFORE[name])
     assert result.train_metrics_clientapp[2]["void"] == 1 and strategy.server.round == 0
-    voids = [line for line in read_audit(tmp_path / "audit.jsonl") if "void" in line]
-    assert [line["round"] for line in voids] == [1, 2] and "krum needs at least" in voids[0]["void"]
+    audit = audit_of(tmp_path)
+    assert sorted(audit) == [1, 2] and "krum needs at least 4 clients, 1 of 6" in audit[2][None]["void"]  # type: ignore[index]
+    assert audit[2]["12"]["admitted"] and not any(audit[2][str(node)]["admitted"] for node in NODES if node != 12)
 
 
 def test_a_client_cannot_make_itself_heavy():

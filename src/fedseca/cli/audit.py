@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import html
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,140 +11,150 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedseca.audit import Conduct, Record, conduct, hashes, read_audit
-from fedseca.cli.tables import wide_console
-from fedseca.errors import InputError, MissingDependency, printable
+from fedseca.audit import AUDIT_FILE, Conduct, Survey, Verified
+from fedseca.audit import verify as verify_audit
+from fedseca.cli.tables import cell, wide_console
+from fedseca.errors import InputError, printable
 from fedseca.files import write_atomically
+from fedseca.report import require_plotly
+from fedseca.report.audit import make_audit_page
 
-audit_app = typer.Typer(help="What every node of a federation did, and whether the record of it was changed.")
-_FILE = "audit.jsonl"
-_STATES = {"absent": "#d0d0d0", "admitted": "#2e8b57", "suspect": "#ffa600", "rejected": "#d94d4d"}
+audit_app = typer.Typer(
+    help="What every node of a federation did, and whether the record of it was changed.", no_args_is_help=True
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 @audit_app.command()
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An audit file, or the folder that holds it.")],
     head: Annotated[
-        str | None, typer.Option(metavar="HASH", help="A hash that was kept elsewhere: it must be in the chain.")
+        str | None, typer.Option(metavar="HASH", help="A last hash that was kept elsewhere: it must be in the chain.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Check that no line was changed, added or removed since it was written."""
+    """Check that no line was changed, added, removed or moved since it was written; exit code 2 if one was."""
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise InputError(f"--head takes the 64 digits that verify printed; found {printable(repr(head), 80)}")
     path = _path(file)
-    chain = hashes(path)
-    if head is not None and head not in chain:
-        raise InputError(
-            f"{path}: no line has the hash {printable(head)}: lines were cut off its end, or it is another"
+    found = verify_audit(path, kept=head)
+    survey = found.survey
+    if as_json:
+        counts = {"lines": survey.lines, "rounds": survey.rounds, "nodes": len(survey.nodes)}
+        typer.echo(json.dumps({"file": str(path), **counts, "head": found.head, "kept_line": found.kept_line}))
+        return
+    console = wide_console()
+    console.print(Text(f"{printable(str(path))}: whole, each line follows from the one before it"), soft_wrap=True)
+    console.print(f"lines {survey.lines:,} · rounds {survey.rounds:,} · nodes {len(survey.nodes):,}")
+    console.print(f"last hash {found.head}", soft_wrap=True)
+    if found.kept_line is None:
+        console.print(
+            "Keep this hash elsewhere: lines cut off the end, or a file written anew, show only with --head HASH.",
+            style="dim",
         )
-    typer.echo(f"{path}: {len(chain) - 1} lines, each follows from the one before it")
-    typer.echo(f"last hash {chain[-1]}")
+    else:
+        console.print(f"the hash that was kept is that of line {found.kept_line:,}")
 
 
 @audit_app.command()
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The audit_dir of a strategy, or the file in it.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write a page of it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say of every node how often it was left out or had no say, and since when."""
-    records = read_audit(_path(folder))
-    nodes = conduct(records)
+    """Say of every node whether it is suspicious and since when, how often it was left out, and why.
+
+    A node is suspicious if since some round its bad answers outnumber its good ones by three or more.
+    """
+    path = _path(folder)
     if output is not None:
-        write_atomically(output, _page(records, nodes).encode())
+        _check_output(output, path)
+    found = verify_audit(path, strict=False)  # a server may be writing its next line
+    if output is not None:
+        page = make_audit_page(found, str(path)).encode()
+        write_atomically(output, page)
     if as_json:
-        lines = [{**dataclasses.asdict(each), "suspicious": each.suspicious} for each in nodes]
-        typer.echo(json.dumps(lines, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(_as_data(found), indent=1))
         return
-    table = Table()
-    for heading, justify in _HEADINGS.items():
-        table.add_column(heading, justify=justify, no_wrap=heading != "last reason")  # type: ignore[arg-type]
-    for each in nodes:
-        table.add_row(*map(Text, _cells(each)), style="red" if each.suspicious else None)
-    console = wide_console()
-    console.print(table)
-    rounds = {record["round"] for record in records}
-    voids = [record["round"] for record in records if "void" in record]
-    kept = f", {len(voids)} of them kept the model they began with" if voids else ""
-    console.print(Text(f"{len(rounds)} rounds{kept}"))
-
-
-_HEADINGS = {
-    "node": "left",
-    "suspicious": "left",
-    "rounds": "right",
-    "rejected": "right",
-    "no say": "right",
-    "since round": "right",
-    "weight": "right",
-    "last reason": "left",
-}
-
-
-def _cells(each: Conduct) -> list[str]:
-    return [
-        printable(each.node),
-        "yes" if each.suspicious else "no",
-        str(each.rounds),
-        str(each.rejected),
-        str(each.suspect),
-        "–" if each.since is None else str(each.since),
-        "–" if each.mean_weight is None else f"{each.mean_weight:.1%}",
-        "" if each.last_reason is None else printable(each.last_reason, limit=100),
-    ]
+    _print(found.survey)
+    if output is not None:
+        line = Text(f"written to {printable(str(output))} ({len(page) / 1e6:.1f} MB)")
+        wide_console().print(line, soft_wrap=True)
 
 
 def _path(given: Path) -> Path:
-    path = given / _FILE if given.is_dir() else given
+    path = given / AUDIT_FILE if given.is_dir() else given
     if not path.is_file():
-        raise InputError(
-            f"{printable(str(given))}: no audit is there; it is the file {_FILE} in the strategy's audit_dir"
-        )
+        raise InputError(f"{given}: no audit is there; it is the file {AUDIT_FILE} in the audit_dir of the strategy")
     return path
 
 
-def _page(records: Sequence[Record], nodes: Sequence[Conduct]) -> str:
-    """One file that opens without a network: the table, and what each node was in each round."""
-    try:
-        from plotly import graph_objects
-    except ImportError:
-        raise MissingDependency("the page needs Plotly: pip install 'fedseca[report]'") from None
-    names = [each.node for each in reversed(nodes)]
-    rounds = sorted({record["round"] for record in records})
-    places = {(record["node"], record["round"]): _state(record) for record in records if record.get("node")}
-    states = list(_STATES)
-    rows = [[states.index(places.get((name, number), "absent")) for number in rounds] for name in names]
-    scale = [
-        [edge / len(states), colour] for index, colour in enumerate(_STATES.values()) for edge in (index, index + 1)
+def _check_output(output: Path, audit: Path) -> None:
+    if output.is_dir():
+        raise InputError(f"{output}: is a folder; the page is a file")
+    if not output.parent.is_dir():
+        raise InputError(f"{output}: its folder does not exist; make it first")
+    if output.exists() and output.samefile(audit):
+        raise InputError(f"{output}: is the audit itself; give the page another name")
+    require_plotly()
+
+
+def _as_data(found: Verified) -> dict[str, Any]:
+    survey = found.survey
+    nodes = [
+        {
+            "node": node.node,
+            "suspicious": node.suspicious,
+            "since": None if node.since is None else node.since._asdict(),
+            "asked": node.asked,
+            "no_answer": node.no_answer,
+            "left_out": node.left_out,
+            "no_say": node.no_say,
+            "mean_weight": node.mean_weight,
+            "last_reason": node.last_reason,
+        }
+        for node in survey.nodes
     ]
-    bar: dict[str, Any] = {"tickvals": list(range(len(states))), "ticktext": states}
-    heat = graph_objects.Heatmap(
-        z=rows, x=rounds, y=[f"node {printable(name)}" for name in names], colorscale=scale,
-        zmin=-0.5, zmax=len(states) - 0.5, colorbar=bar, xgap=1, ygap=1,
-    )  # fmt: skip
-    figure = graph_objects.Figure(heat)
-    figure.update_layout(xaxis_title="round", height=160 + 26 * len(names), margin={"t": 20})
-    plot = figure.to_html(full_html=False, include_plotlyjs=True)
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in _HEADINGS)
-    body = "".join(
-        f"<tr{' class=suspicious' * each.suspicious}>{''.join(f'<td>{html.escape(c)}</td>' for c in _cells(each))}</tr>"
-        for each in nodes
-    )
-    return _PAGE.format(head=head, body=body, plot=plot)
+    return {"rounds": survey.rounds, "kept_model": survey.voids, "head": found.head, "nodes": nodes}
 
 
-def _state(record: Record) -> str:
-    if record.get("admitted") is not True:
-        return "rejected"
-    return "suspect" if record.get("suspect") is True else "admitted"
+_NUMBERS = ("since round", "rounds asked", "no answer", "left out", "no say", "mean weight")
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>fedseca audit</title>
-<style>
-body {{ font: 16px system-ui, sans-serif; margin: 1.5rem; }}
-table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
-td, th {{ padding: .3rem .8rem; border-bottom: 1px solid #ccc; text-align: left; }}
-.suspicious td {{ background: #fbdcdc; }}
-</style></head>
-<body><h1>What the nodes did</h1><table><tr>{head}</tr>{body}</table><h2>Round by round</h2>{plot}</body></html>
-"""
+def _print(survey: Survey) -> None:
+    """The table, with dates and reasons below it: they are long, and a terminal is narrow."""
+    console = wide_console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("node", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for heading in _NUMBERS:
+        table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+    details = Table.grid(padding=(0, 2, 0, 0))
+    for node in survey.nodes:
+        name, style = printable(node.node, 40), "red" if node.suspicious else ""
+        table.add_row(Text(name), "suspicious" if node.suspicious else "fine", *_numbers(node), style=style)
+        if told := _details(survey, node):
+            details.add_row(Text(name, style=style), Text(told, overflow="fold"))
+    if survey.lines:
+        console.print(table, "")
+        if details.rows:
+            console.print(details, "")
+        console.print(
+            "left out: its answer could not be used. no say: it was admitted, with next to no weight, or called "
+            "malicious. suspicious: since that round, at least three more such answers than good ones.",
+            style="dim",
+        )
+    console.print(Text(survey.summary()))
+
+
+def _numbers(node: Conduct) -> list[str]:
+    since = "–" if node.since is None else str(node.since.round)
+    counts = (node.asked, node.no_answer, node.left_out, node.no_say)
+    return [since, *(f"{count:,}" for count in counts), cell("weight", node.mean_weight)]
+
+
+def _details(survey: Survey, node: Conduct) -> str:
+    since = None if node.since is None else f"suspicious since {', '.join(survey.words(node.since))}"
+    reason = None if node.last_reason is None else f"last left out for: {printable(node.last_reason, 300)}"
+    return "; ".join(filter(None, (since, reason)))

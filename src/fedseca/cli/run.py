@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from rich.console import Console
 
@@ -23,6 +26,8 @@ from fedseca.errors import InputError, ParameterError, printable
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.federation.folder import TENSORBOARD
 from fedseca.federation.tensorboard import TensorBoard
+
+_ENGINES = ("loop", "flower")
 
 
 @with_scenario_options
@@ -52,6 +57,17 @@ def run(
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Torch's threads; one for small models if not given.")
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(_ENGINES),
+            help="Where the clients train: here one after the other, or on the nodes of Flower's simulation runtime.",
+        ),
+    ] = _ENGINES[0],
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The Ray cluster for --engine flower; one of its own if not given."),
+    ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard, in the folder too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     **options: str | None,
@@ -66,6 +82,7 @@ def run(
         raise InputError("--resume goes on and --overwrite starts again: give one of them")
     if alpha is not None:
         settings = [*(settings or []), f"partition.alpha={alpha}"]
+    play = _engine(engine, ray)
     scenario = make_scenario(config, options, settings or [])
     folder = output or Path("runs") / scenario.title
     console = wide_console()
@@ -91,7 +108,7 @@ def run(
             typer.echo(f"nothing to go on from in {printable(str(folder))}: starting anew", err=True)
         bar = LiveRun(progress, scenario)
         observers.append(bar)
-        history = simulate(
+        history = play(
             scenario,
             folder=folder,
             resume=resume,
@@ -109,6 +126,20 @@ def run(
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         show(console, history, folder)
+
+
+def _engine(name: str, ray: str | None) -> Callable[..., History]:
+    if name not in _ENGINES:
+        raise ParameterError(unknown("engine", name, _ENGINES))
+    if name == _ENGINES[0]:
+        if ray is not None:
+            raise InputError(f"--ray is for --engine flower alone; found --engine {name}")
+        return simulate
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
+    from fedseca.flower.engine import simulate_on_flower
+
+    plugins = click.get_current_context().find_root().params.get("plugin") or ()
+    return partial(simulate_on_flower, ray=ray or "local", plugins=[str(plugin) for plugin in plugins])
 
 
 @contextmanager

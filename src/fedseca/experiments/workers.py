@@ -168,26 +168,9 @@ class RayCluster:
 
     def __init__(self, address: str, threads: int, jobs: int | None = None) -> None:
         most = None if jobs is None else _checked(jobs)
-        try:
-            import ray
-        except ImportError:
-            raise MissingDependency("--ray needs Ray: pip install 'fedseca[ray]'") from None
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray asks for in a warning otherwise
-        self._ray: Any = ray
-        _check_reachable(address)
-        try:
-            ray.init(address=None if address == "local" else address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, ValueError, RuntimeError) as problem:
-            reason = str(problem).strip().partition("\n")[0]
-            raise InputError(f"no Ray cluster at {address!r}: {reason}") from None
-        cores = [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
-        room = sum(count // threads for count in cores)
-        if room == 0:
-            self._ray.shutdown()
-            raise InputError(f"threads={threads}, but no machine of the cluster has more than {max(cores)} cores")
+        self._ray, room = connect_to_ray(address, threads)
         self.jobs = room if most is None else min(most, room)
-        self._run = ray.remote(num_cpus=threads, max_retries=0)(run_task)
+        self._run = self._ray.remote(num_cpus=threads, max_retries=0)(run_task)
         self._running: dict[Any, tuple[str, Task]] = {}
 
     def start(self, name: str, task: Task) -> None:
@@ -209,6 +192,29 @@ class RayCluster:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()
+
+
+def connect_to_ray(address: str, threads: int) -> tuple[Any, int]:
+    """Ray, joined to a cluster or to one of its own, and how many tasks of so many threads it has room for."""
+    try:
+        import ray as module
+    except ImportError:
+        raise MissingDependency("--ray needs Ray: pip install 'fedseca[ray]'") from None
+    ray: Any = module  # whose types are not told everywhere
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray asks for in a warning otherwise
+    _check_reachable(address)
+    try:
+        ray.init(address=None if address == "local" else address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        reason = str(problem).strip().partition("\n")[0]
+        raise InputError(f"no Ray cluster at {address!r}: {reason}") from None
+    cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    room = sum(count // threads for count in cores)
+    if room == 0:
+        ray.shutdown()
+        raise InputError(f"threads={threads}, but no machine of the cluster has more than {max(cores)} cores")
+    return ray, room
 
 
 def _check_reachable(address: str) -> None:

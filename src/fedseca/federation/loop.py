@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
 from fedseca.server import Round, Server
 
+Train = Callable[[Sequence[int], Model, int], Mapping[int, Model]]
+"""What some clients have after training on the global model in a round."""
 _PATIENCE = 20.0
 """Seconds after which a round is kept, even if it is not yet its turn: so much is lost at most."""
 _MOST_PAIRS = 32
@@ -37,6 +39,7 @@ def simulate(
     data_dir: str | Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    train: Train | None = None,
     on_start: Callable[[Federation, History], None] | None = None,
     on_round: Callable[[History], None] | None = None,
 ) -> History:
@@ -45,7 +48,8 @@ def simulate(
     With a `folder` the run is written there as it goes; with `resume` it goes on from there, whenever it was cut off,
     and the numbers are those of an unbroken run. `on_start` is called once with what is about to run and what is
     there already, `on_round` with the history after each round. `threads` are torch's for the time of the run; if not
-    given, one where a step is so small that more would only wait for each other, else what torch is set to.
+    given, one where a step is so small that more would only wait for each other, else what torch is set to. `train`
+    says where the clients train, if not here one after the other.
     """
     if checkpoint_every < 1:
         raise InputError(f"checkpoint_every must be an integer ≥ 1; found {checkpoint_every!r}")
@@ -73,7 +77,7 @@ def simulate(
             on_start(federation, history)
         kept = time.monotonic()
         for number in range(len(history.rounds), scenario.rounds):
-            played = _play(federation, server, history.model, attack_state, number)
+            played = _play(federation, train or _one_by_one(federation), server, history.model, attack_state, number)
             history.model, attack_state = played.model, played.attack_state
             history.append(played.records)
             if book is not None:
@@ -87,6 +91,11 @@ def simulate(
         if book is not None:
             book.finish(history)
     return history
+
+
+def _one_by_one(federation: Federation) -> Train:
+    """In this process, one client after the other."""
+    return lambda clients, model, number: {k: federation.train(k, model, number) for k in clients}
 
 
 @contextmanager
@@ -108,20 +117,20 @@ class _Played:
     records: Mapping[str, list[Record]]
 
 
-def _play(federation: Federation, server: Server, model: Model, attack_state: State, number: int) -> _Played:
+def _play(
+    federation: Federation, train: Train, server: Server, model: Model, attack_state: State, number: int
+) -> _Played:
     scenario = federation.scenario
     absent = _absent(scenario, number)
     present = [k for k in range(scenario.clients) if scenario.client_ids[k] not in absent]
     honest = [k for k in present if not scenario.is_byzantine(k)]
     byzantine = [k for k in present if scenario.is_byzantine(k)]
     seconds: dict[str, float] = {}
-
-    def train(clients: list[int]) -> dict[str, Model]:
-        return {scenario.client_ids[k]: federation.train(k, model, number) for k in clients}
-
+    training = [*honest, *(byzantine if "own" in scenario.attack.needs or not honest else ())]
     with _clock(seconds, "train"):
-        models = train(honest)
-        own = train(byzantine) if "own" in scenario.attack.needs or not honest else {}
+        trained = train(training, model, number)
+    models = {scenario.client_ids[k]: trained[k] for k in honest}
+    own = {scenario.client_ids[k]: trained[k] for k in training if scenario.is_byzantine(k)}
     with _clock(seconds, "attack"):
         if byzantine:
             ids = tuple(scenario.client_ids[k] for k in byzantine)

@@ -14,6 +14,7 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedseca.audit import NO_ANSWER
 from fedseca.errors import printable
 
 _SHORTEST, _LONGEST, _GROWTH = 0.1, 3.0, 1.5
@@ -49,7 +50,7 @@ class CarefulGrid:
             if message.metadata.message_id in pushed:
                 waiting[message.metadata.message_id] = message.metadata.dst_node_id
             else:
-                self.lost[message.metadata.dst_node_id] = "it could not be asked: the SuperLink took no message for it"
+                self.lost[message.metadata.dst_node_id] = f"{NO_ANSWER}: the SuperLink took no message for it"
         for pause in _pauses():
             for identity in list(waiting):
                 self._look_for(identity, waiting, answers)
@@ -57,7 +58,7 @@ class CarefulGrid:
             if not waiting or (left is not None and left <= 0):
                 break
             time.sleep(pause if left is None else min(pause, left))
-        self.lost |= dict.fromkeys(waiting.values(), "no answer in time")
+        self.lost |= dict.fromkeys(waiting.values(), f"{NO_ANSWER} in time")
         return [answers[identity] for identity in (m.metadata.message_id for m in asked) if identity in answers]
 
     def _look_for(self, identity: str, waiting: dict[str, int], answers: dict[str, Message]) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
+from fedseca.audit import NO_ANSWER
 from fedseca.errors import printable
 from fedseca.layout import Malformed
 
 _STYPE = "numpy.ndarray"
+_UNREACHED = (3, 4, 5)
+"""Flower's codes for a message, an answer or a node that was not to be had: the SuperLink itself answers with them."""
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -22,7 +25,8 @@ def read_reply(message: Message) -> Arrays:
     """The arrays of a reply; `Malformed` says why there are none."""
     if message.has_error():
         error = message.error
-        raise Malformed(f"answered with error {error.code}: {printable(str(error.reason), limit=120)}")
+        what = NO_ANSWER if error.code in _UNREACHED else f"answered with error {error.code}"
+        raise Malformed(f"{what}: {printable(str(error.reason), limit=120)}")
     if not message.has_content():
         raise Malformed("answered with nothing")
     return read_arrays(_record(message.content))

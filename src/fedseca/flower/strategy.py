@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from logging import INFO, WARNING
 from pathlib import Path
@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from fedseca.aggregators import Aggregator
-from fedseca.audit import Audit
+from fedseca.audit import AUDIT_FILE, NO_ANSWER, Audit
 from fedseca.checkpoint import read_checkpoint, write_checkpoint
 from fedseca.errors import FolderBusy, InputError, NotEnoughClients, NotFinite, Rejection, StateError, printable
 from fedseca.files import take_lock
@@ -27,7 +27,7 @@ from fedseca.layout import BufferPolicy, Malformed
 from fedseca.reading import as_tensor
 from fedseca.server import Round, Server
 
-_AUDIT, _CHECKPOINT, _LOCK = "audit.jsonl", "checkpoint.safetensors", ".lock"
+_CHECKPOINT, _LOCK = "checkpoint.safetensors", ".lock"
 _FAR_BELOW = 1 / 3
 """A client is suspect whose weight is this share of the median weight or less."""
 
@@ -95,7 +95,7 @@ class RobustStrategy(FedAvg):
         """As FedAvg's; with `checkpoint_dir` it goes on after the last round that was kept there."""
         with ExitStack() as stack:
             if self.audit_dir is not None:
-                self._audit = stack.enter_context(closing(Audit(self.audit_dir / _AUDIT)))
+                self._audit = stack.enter_context(Audit(self.audit_dir / AUDIT_FILE))
             if self.checkpoint_dir is not None:
                 stack.enter_context(_alone_in(self.checkpoint_dir))
                 initial_arrays = self._restore(self.checkpoint_dir / _CHECKPOINT) or initial_arrays
@@ -175,7 +175,7 @@ class RobustStrategy(FedAvg):
                 rejected.append(Rejection(node, str(problem)))
         out, void, screened = self._aggregate(models, answers)
         rejected += screened
-        lines = _audit_lines(out, rejected, void)
+        lines = _audit_lines(models, out, rejected, void)
         if self._audit is not None:
             when = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "run": self._run, "round": number}
             self._audit.append(when | line for line in lines)
@@ -203,7 +203,7 @@ class RobustStrategy(FedAvg):
             else:
                 answers[node] = reply
         lost = self._grid.lost if self._grid is not None else {}
-        silent = [Rejection(str(node), lost.get(node, "no answer in time")) for node in sorted(waiting.values())]
+        silent = [Rejection(str(node), lost.get(node, f"{NO_ANSWER} in time")) for node in sorted(waiting.values())]
         # Answers come in any order; sums must not depend on it.
         return {str(node): answers[node] for node in sorted(answers)}, silent
 
@@ -219,7 +219,8 @@ class RobustStrategy(FedAvg):
                 list(models.values()), list(models), before=read_arrays(self._sent), weights=weights
             )
         except NotEnoughClients as problem:
-            return None, str(problem), list(problem.rejected)
+            count = f"{problem.admitted} of {len(self._messages)} that were asked can be used"
+            return None, f"{problem.rule} needs at least {problem.required} clients, {count}", list(problem.rejected)
         except NotFinite as problem:
             return None, str(problem), []
         except InputError:  # of the server's own side
@@ -268,20 +269,22 @@ def _drawing(seed: str) -> Iterator[None]:
         random.setstate(before)
 
 
-def _audit_lines(out: Round | None, rejected: Iterable[Rejection], void: str | None) -> list[dict[str, Any]]:
+def _audit_lines(
+    nodes: Iterable[str], out: Round | None, rejected: Iterable[Rejection], void: str | None
+) -> list[dict[str, Any]]:
     """One for each node of the round, by id; then, of a round that keeps its model, the reason."""
+    # Of a round that came to nothing all that is known of the others is that they could be used.
+    lines: dict[str, dict[str, Any]] = {node: {"admitted": True, "suspect": False} for node in nodes}
     admitted = [] if out is None else [record for record in out.records() if record["admitted"]]
     weights = [record["weight"] for record in admitted if record.get("weight") is not None]
     usual = median_high(weights) if weights else 0.0
-    lines = []
     for record in admitted:
         weight = record.get("weight")
         record["suspect"] = record["suspect"] or (weight is not None and weight <= _FAR_BELOW * usual and usual > 0)
-        lines.append({"node": record.pop("client"), **record})
-    for rejection in rejected:
-        lines.append({"node": rejection.client_id, "admitted": False, "reason": rejection.reason})
-    lines.sort(key=lambda line: int(line["node"]))
-    return lines if void is None else [*lines, {"node": None, "void": void}]
+        lines[record.pop("client")] = record
+    lines |= {node: {"admitted": False, "reason": reason} for node, reason in rejected}
+    told: list[dict[str, Any]] = [{"node": node, **lines[node]} for node in sorted(lines, key=int)]
+    return told if void is None else [*told, {"node": None, "void": void}]
 
 
 def _summary(lines: Iterable[Mapping[str, Any]], void: str | None) -> dict[str, Any]:

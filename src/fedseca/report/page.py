@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -30,25 +30,29 @@ def make_page(collection: Collection, experiment: Mapping[str, Any] | None = Non
     `experiment` is a table of the paper made again, as `fedseca reproduce` describes it; it stands above the runs, and
     there may be none.
     """
-    scripts = {"plotly": require_plotly(), "program": "\n".join(_part(name) for name in _PROGRAM)}
+    data = {
+        "made_by": f"fedseca {__version__}",
+        "experiment": experiment and _finite(experiment),
+        "runs": collection.runs,
+        "varied": collection.varied(),
+        "versions": collection.versions,
+        "limits": {"collapsed": COLLAPSED, "severe": SEVERE, "noticeable": NOTICEABLE},
+        "left_out": [each._asdict() for each in collection.left_out],
+    }
+    return assemble("page.html", ("page.css",), _PROGRAM, data)
+
+
+def assemble(template: str, styles: Sequence[str], program: Sequence[str], data: Mapping[str, Any]) -> str:
+    """A template of this folder with files of this folder, Plotly and the data in it."""
+    scripts = {"plotly": require_plotly(), "program": "\n".join(map(_part, program))}
     slots = {
         "policy": _policy(list(scripts.values())),
-        "style": _part("page.css"),
-        "data": _embedded(
-            {
-                "made_by": f"fedseca {__version__}",
-                "experiment": experiment and _finite(experiment),
-                "runs": collection.runs,
-                "varied": collection.varied(),
-                "versions": collection.versions,
-                "limits": {"collapsed": COLLAPSED, "severe": SEVERE, "noticeable": NOTICEABLE},
-                "left_out": [each._asdict() for each in collection.left_out],
-            }
-        ),
+        "style": "\n".join(map(_part, styles)),
+        "data": _embedded(data),
         **scripts,
     }
     # Split, not replaced: a slot's name inside of what was put in is left alone.
-    first, *rest = _part("page.html").split("{{")
+    first, *rest = _part(template).split("{{")
     pieces = [first]
     for piece in rest:
         name, _, after = piece.partition("}}")
@@ -73,7 +77,7 @@ def require_plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise MissingDependency("fedseca report needs Plotly: pip install 'fedseca[report]'") from None
+        raise MissingDependency("the page needs Plotly: pip install 'fedseca[report]'") from None
     program = str(get_plotlyjs())
     if "</script" in program.lower():
         raise MissingDependency(
@@ -92,7 +96,7 @@ def _policy(scripts: list[str]) -> str:
     )
 
 
-def _embedded(data: dict[str, Any]) -> str:
+def _embedded(data: Mapping[str, Any]) -> str:
     """JSON in which no character can end or open an element."""
     content = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return content.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

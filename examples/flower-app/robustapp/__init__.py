@@ -1,0 +1,1 @@
+"""Handwritten digits at several sites, some of which may be malicious."""

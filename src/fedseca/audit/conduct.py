@@ -1,0 +1,231 @@
+"""What an audit says: who is suspicious and since when, and what each node did in the last rounds."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from fedseca.audit.chain import BEGINNING, AuditError, Record, read_records
+
+NO_ANSWER = "no answer"
+"""How the reason begins for which a node was left out that did not answer: that is absence, not a bad answer."""
+ENOUGH = 3
+"""More bad answers than good ones make a node suspicious."""
+
+State = Literal["used", "no say", "left out", "no answer"]
+
+
+class When(NamedTuple):
+    """A round of an audit. Its number alone may stand for several: a new run begins again at 1."""
+
+    run: int | None
+    round: int
+    time: str | None
+
+
+class Act(NamedTuple):
+    """What one node did in one round."""
+
+    state: State
+    reason: str | None
+    norm: float | None
+    weight: float | None
+
+
+@dataclass
+class PastRound:
+    """One round, and what is known of the nodes in it."""
+
+    when: When
+    void: str | None = None
+    """Why it kept the model that it began with, if it did."""
+    nodes: dict[str, Act] = field(default_factory=dict)
+
+
+@dataclass
+class Conduct:
+    """What one node did over the rounds, and whether it is suspicious.
+
+    An answer is bad if it was left out (it could not be used: NaN, another shape, an error) or had no say (it was
+    admitted, and the rule gave it next to no weight or called it malicious). A node is suspicious if since some round
+    its bad answers outnumber its good ones by three or more. So one that turns after a hundred good rounds is caught
+    in the third bad one, and one that was mended is cleared after as many good answers as it gave bad ones. Where
+    nothing came, nothing is counted: to be absent is not to be malicious.
+    """
+
+    node: str
+    asked: int = 0
+    """Rounds."""
+    no_answer: int = 0
+    left_out: int = 0
+    no_say: int = 0
+    last_reason: str | None = None
+    """For which it was left out."""
+    _surplus: int = 0
+    """Of bad answers over good ones, never below 0 (Page's CUSUM); it last rose from 0 in the round `_turned`."""
+    _turned: When | None = None
+    _weights: float = 0.0
+    _weighed: int = 0
+
+    def add(self, when: When, act: Act) -> None:
+        """One more round."""
+        self.asked += 1
+        if act.weight is not None:
+            self._weights, self._weighed = self._weights + act.weight, self._weighed + 1
+        if act.state == "no answer":
+            self.no_answer += 1
+        elif act.state == "used":
+            self._surplus = max(0, self._surplus - 1)
+        else:
+            self._turned = when if self._surplus == 0 else self._turned
+            self._surplus += 1
+            self.no_say += act.state == "no say"
+            if act.state == "left out":
+                self.left_out, self.last_reason = self.left_out + 1, act.reason
+
+    @property
+    def suspicious(self) -> bool:
+        return self._surplus >= ENOUGH
+
+    @property
+    def since(self) -> When | None:
+        """The round from which on it is suspicious, if it is."""
+        return self._turned if self.suspicious else None
+
+    @property
+    def mean_weight(self) -> float | None:
+        """Its share of the result, over its answers: one that was left out had none."""
+        mean = self._weights / (self._weighed + self.left_out) if self._weighed else math.inf
+        return mean if math.isfinite(mean) else None
+
+    @property
+    def bad_share(self) -> float:
+        """Of its answers."""
+        return (self.left_out + self.no_say) / max(1, self.asked - self.no_answer)
+
+
+class Survey:
+    """An audit read once from its first line to its last: what it says of each node, and its last rounds."""
+
+    def __init__(self, most_rounds: int = 1000) -> None:
+        """`most_rounds` are kept to be shown; all are counted."""
+        self.lines, self.rounds, self.voids = 0, 0, 0
+        self.first: When | None = None
+        self.last: When | None = None
+        self.latest: deque[PastRound] = deque(maxlen=most_rounds)
+        self.repeats = False
+        """Whether a number of a round stands for several, so that it takes the run as well to name one."""
+        self._nodes: dict[str, Conduct] = {}
+        self._numbers: set[int] = set()
+        self._runs: set[int | None] = set()
+
+    def add(self, record: Record) -> None:
+        """The next line."""
+        self.lines += 1
+        when = When(record.get("run"), record["round"], record.get("time"))
+        if self.last is None or self.last[:2] != when[:2]:
+            self._begin(when)
+        node = record["node"]
+        if node is None:
+            self.voids += "void" in record and self.latest[-1].void is None
+            self.latest[-1].void = record.get("void")
+            return
+        act = Act(_state(record), record.get("reason"), record.get("norm"), record.get("weight"))
+        self.latest[-1].nodes[node] = act
+        if node not in self._nodes:
+            self._nodes[node] = Conduct(node)
+        self._nodes[node].add(when, act)
+
+    def _begin(self, when: When) -> None:
+        self.rounds += 1
+        self.first, self.last = self.first or when, when
+        self.latest.append(PastRound(when))
+        self.repeats |= when.round in self._numbers
+        self._numbers.add(when.round)
+        self._runs.add(when.run)
+
+    def words(self, when: When) -> list[str]:
+        """What tells a round from the others, for people: its run if numbers repeat, its number, its time."""
+        run = f"run {when.run}" if self.repeats and when.run is not None else None
+        time = _minute(when.time)
+        return [word for word in (run, f"round {when.round}", time and f"{time} UTC") if word]
+
+    def summary(self) -> str:
+        """In one sentence: how much there is, and how many are suspicious."""
+        if self.first is None or self.last is None:
+            return "no round is written down yet"
+        suspicious = sum(node.suspicious for node in self._nodes.values())
+        runs = f" of {len(self._runs):,} runs" if len(self._runs) > 1 else ""
+        times = [time for time in (_minute(self.first.time), _minute(self.last.time)) if time]
+        when = f" ({' to '.join(dict.fromkeys(times))} UTC)" if times else ""
+        began = "it" if self.voids == 1 else "they"
+        kept = f"; {_count(self.voids, 'round')} kept the model {began} began with" if self.voids else ""
+        return (
+            f"{_count(len(self._nodes), 'node')} over {_count(self.rounds, 'round')}{runs}{when}: "
+            f"{suspicious or 'none'} suspicious{kept}"
+        )
+
+    @property
+    def nodes(self) -> list[Conduct]:
+        """The suspicious ones first, then by the share of their answers that was bad."""
+        return sorted(self._nodes.values(), key=lambda n: (not n.suspicious, -n.bad_share, len(n.node), n.node))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"
+
+
+def _minute(time: str | None) -> str | None:
+    """In UTC, for people; None if it is no time."""
+    try:
+        moment = datetime.fromisoformat(time or "")
+        return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return None
+
+
+def _state(record: Record) -> State:
+    if record.get("admitted") is True:
+        return "no say" if record.get("suspect") is True else "used"
+    return "no answer" if record.get("reason", "").startswith(NO_ANSWER) else "left out"
+
+
+def conduct(records: Iterable[Record]) -> list[Conduct]:
+    """By node, the suspicious ones first."""
+    survey = Survey()
+    for record in records:
+        survey.add(record)
+    return survey.nodes
+
+
+class Verified(NamedTuple):
+    """An audit whose chain is whole."""
+
+    survey: Survey
+    head: str
+    """The hash of its last line."""
+    kept_line: int | None
+    """Which line has the hash that was asked for."""
+
+
+def verify(path: str | Path, *, kept: str | None = None, strict: bool = True) -> Verified:
+    """Read an audit file once; an `AuditError` says where its chain breaks.
+
+    `kept` is a hash that must be in the chain. If not `strict`, half a line at the end is passed over.
+    """
+    survey, head = Survey(), BEGINNING
+    kept_line = 0 if kept == BEGINNING else None
+    for record, head in read_records(Path(path), strict=strict):
+        survey.add(record)
+        if head == kept:
+            kept_line = survey.lines
+    if kept is not None and kept_line is None:
+        raise AuditError(
+            f"{path}: no line has the hash that was kept, {kept}: lines were cut off the end, or it was written anew"
+        )
+    return Verified(survey, head, kept_line)

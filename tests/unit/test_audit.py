@@ -1,0 +1,450 @@
+"""The audit: no edit goes unseen, half a line does no harm, and the suspicious are those who deserve it."""
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedseca.audit import BEGINNING, NO_ANSWER, Audit, AuditError, Survey, conduct, read_audit, verify
+from fedseca.errors import FolderBusy, InputError
+
+
+def line(number, node="14", *, run=123, **more):
+    return {"time": f"2026-11-16T09:{number % 60:02}:00+00:00", "run": run, "round": number, "node": node, **more}
+
+
+def used(number, node="14", **more):
+    return line(number, node, admitted=True, suspect=False, norm=1.2, weight=0.25, **more)
+
+
+def no_say(number, node="14", **more):
+    return line(number, node, admitted=True, suspect=True, norm=9.0, weight=0.0, **more)
+
+
+def left_out(number, node="14", reason="4 NaN, first at bias[0]", **more):
+    return line(number, node, admitted=False, reason=reason, **more)
+
+
+def silent(number, node="14", **more):
+    return left_out(number, node, f"{NO_ANSWER} in time", **more)
+
+
+def written(path: Path, records) -> list[bytes]:
+    """The lines of a new audit."""
+    path.unlink(missing_ok=True)
+    with Audit(path) as audit:
+        audit.append(records)
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def forge(path: Path, *bodies: bytes) -> None:
+    """A whole chain of anything, as somebody makes it who knows how: each body is an object without its last brace."""
+    lines, previous = [], BEGINNING
+    for body in bodies:
+        begun = body + b',"previous":"' + previous.encode() + b'"'
+        previous = hashlib.sha256(begun).hexdigest()
+        lines.append(begun + b',"hash":"' + previous.encode() + b'"}\n')
+    path.write_bytes(b"".join(lines))
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return Path(tmp_path / "audit.jsonl")
+
+
+def test_what_was_written_is_read(path):
+    records = [used(1), left_out(1, "15"), line(1, None, void="krum needs at least 5 clients")]
+    lines = written(path, records)
+    assert read_audit(path) == records
+    assert [json.loads(each)["previous"] for each in lines] == [
+        BEGINNING,
+        *(json.loads(each)["hash"] for each in lines[:-1]),
+    ]
+    begun = lines[1].partition(b',"hash"')[0]  # as anybody can check it
+    assert json.loads(lines[1])["hash"] == hashlib.sha256(begun).hexdigest()
+
+
+def test_every_changed_byte_shows_also_in_the_last_line(path):
+    content = b"".join(written(path, [used(1), left_out(2), used(3)]))
+    for at in range(len(content)):
+        for other in {content[at] ^ 1, content[at] ^ 0x20, ord("\n"), ord(" ")} - {content[at]}:
+            path.write_bytes(content[:at] + bytes([other]) + content[at + 1 :])
+            with pytest.raises(AuditError, match=r"line [1-4] "):
+                read_audit(path)
+    path.write_bytes(content)
+    assert len(read_audit(path)) == 3
+
+
+@given(data=st.data(), count=st.integers(2, 6))
+def test_every_edit_of_lines_shows(data, count):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "audit.jsonl")
+        lines = written(path, [used(1)] * count)  # alike but for their places
+        place = st.integers(0, count - 1)
+        at, other = data.draw(place), data.draw(place)
+        edited = list(lines)
+        match data.draw(st.sampled_from(["remove", "repeat", "swap", "move", "insert", "join"])):
+            case "remove":
+                del edited[at]
+            case "repeat":
+                edited.insert(other, lines[at])
+            case "swap":
+                edited[at], edited[other] = lines[other], lines[at]
+            case "move":
+                edited.insert(other, edited.pop(at))
+            case "insert":
+                edited.insert(at, data.draw(st.binary(max_size=20)) + b"\n")
+            case "join":
+                edited[at] = lines[at][:-1]
+        path.write_bytes(b"".join(edited))
+        if edited == lines[: len(edited)]:  # nothing but the tail was cut off, which only a kept hash can tell
+            assert len(read_audit(path)) == len(edited)
+        else:
+            with pytest.raises(AuditError, match=r"line [1-7] "):
+                read_audit(path)
+
+
+def test_the_error_says_where_and_of_which_kind(path):
+    lines = written(path, [used(number) for number in range(1, 6)])
+    for edited, message in (
+        ([*lines[:2], lines[2].replace(b"true", b"null"), *lines[3:]], "line 3 was changed after it was written"),
+        ([*lines[:2], *lines[3:]], "line 3 does not follow from what stands before it"),
+        ([*lines[:4], lines[4][:40]], "line 5 is unfinished"),
+    ):
+        path.write_bytes(b"".join(edited))
+        with pytest.raises(AuditError, match=message):
+            read_audit(path)
+
+
+def test_a_kept_hash_shows_what_the_chain_alone_cannot(path):
+    lines = written(path, [used(1), left_out(2), left_out(3)])
+    kept = json.loads(lines[2])["hash"]
+    assert verify(path, kept=kept).kept_line == 3
+    assert verify(path, kept=json.loads(lines[0])["hash"]).kept_line == 1
+    assert verify(path, kept=BEGINNING).kept_line == 0
+    with Audit(path) as audit:
+        audit.append([used(4)])
+    assert verify(path, kept=kept).kept_line == 3
+    path.write_bytes(lines[0])
+    assert verify(path).survey.lines == 1
+    with pytest.raises(AuditError, match="no line has the hash that was kept"):
+        verify(path, kept=kept)
+    written(path, [used(1), used(2), used(3)])
+    assert verify(path).survey.lines == 3
+    with pytest.raises(AuditError, match="no line has the hash that was kept"):
+        verify(path, kept=kept)
+
+
+def test_an_empty_audit_is_whole(path):
+    with Audit(path) as audit:
+        assert audit.head == BEGINNING
+    found = verify(path)
+    assert (found.survey.lines, found.head) == (0, BEGINNING)
+    assert found.survey.summary() == "no round is written down yet"
+
+
+@given(
+    parts=st.lists(st.lists(st.sampled_from([used, no_say, left_out, silent]), max_size=3), max_size=4),
+    killed=st.lists(st.binary(max_size=30).filter(lambda half: b"\n" not in half), min_size=4, max_size=4),
+)
+def test_opened_again_it_is_the_same_chain(parts, killed):
+    records = [[kind(number) for kind in kinds] for number, kinds in enumerate(parts, 1)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "new", "audit.jsonl")
+        for each, half in zip(records, killed, strict=False):
+            with Audit(path) as audit:
+                assert audit.append(each) == audit.head
+            with path.open("ab") as file:  # of a process that was killed
+                file.write(half)
+        with Audit(path) as audit:
+            head = audit.head
+        once = Path(folder, "once")
+        written(once, [record for each in records for record in each])
+        assert path.read_bytes() == once.read_bytes() and head == verify(once).head
+
+
+def test_a_broken_chain_is_refused_and_left_as_it_is(path):
+    lines = written(path, [used(1), used(2), used(3)])
+    broken = lines[0] + lines[2] + b'{"half'
+    path.write_bytes(broken)
+    for _ in range(2):  # nor does it stay locked
+        with pytest.raises(AuditError, match="line 2 does not follow"):
+            Audit(path)
+    assert path.read_bytes() == broken
+
+
+def test_one_writer_at_a_time(path):
+    with Audit(path) as audit:
+        audit.append([used(1)])
+        with pytest.raises(FolderBusy, match="another server is writing this audit; wait for its end, or give"):
+            Audit(path)
+        audit.append([used(2)])
+        assert len(read_audit(path)) == 2  # reading is free
+    Audit(path).close()
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "audit.jsonl"):
+        with pytest.raises(AuditError, match=r"cannot be written \(.*directory|cannot be written \(File exists"):
+            Audit(place)
+
+
+def test_a_full_disk_leaves_no_half_line(path, monkeypatch):
+    lines = written(path, [used(1)])
+    with Audit(path) as audit:
+        real, written_so_far = audit._file, []
+
+        class Full:
+            def write(self, content):
+                written_so_far.append(real.write(bytes(content[:50])))
+                if len(written_so_far) > 2:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return written_so_far[-1]
+
+            def __getattr__(self, name):
+                return getattr(real, name)
+
+        monkeypatch.setattr(audit, "_file", Full())
+        with pytest.raises(AuditError, match="cannot be written"):
+            audit.append([used(2), used(3)])
+        assert path.read_bytes() == lines[0] and len(written_so_far) == 3
+        monkeypatch.setattr(audit, "_file", real)
+        audit.append([used(2), used(3)])
+    assert [record["round"] for record in read_audit(path)] == [1, 2, 3]
+
+
+def test_all_lines_or_none(path):
+    with Audit(path) as audit:
+        with pytest.raises(TypeError):
+            audit.append([used(1), used(2, strange=object())])
+        assert path.read_bytes() == b"" and audit.head == BEGINNING
+
+
+def test_numbers_that_json_lacks_and_names_that_are_ours(path):
+    with Audit(path) as audit:
+        audit.append([used(1) | {"norm": float("inf"), "previous": 7.0, "hash": 8.0}])
+    (record,) = read_audit(path)
+    assert record["norm"] is None and record["hash"] == 8.0 and "previous" not in record
+    Audit(path).close()
+
+
+def test_a_terminal_shows_the_file_harmlessly(path):
+    text = "\x1b[2J\x9b31m \u202e </script> \ud800 ü"
+    written(path, [left_out(1, reason=text)])
+    assert path.read_bytes().isascii() and b"\x1b" not in path.read_bytes()
+    assert read_audit(path)[0]["reason"] == text
+
+
+def test_cut_back(path):
+    with Audit(path) as audit:
+        heads = [audit.head, *(audit.append([used(number)]) for number in range(1, 5))]
+        audit.cut_back(heads[4])
+        assert len(read_audit(path)) == 4
+        audit.cut_back(heads[2])
+        assert audit.head == heads[2] and len(read_audit(path)) == 2
+        assert audit.append([used(3)]) == heads[3]  # the same round gives the same line
+        before = path.read_bytes()
+        with pytest.raises(AuditError, match="the line it goes on from is missing"):
+            audit.cut_back(heads[4])
+        assert path.read_bytes() == before
+        audit.cut_back(BEGINNING)
+        assert path.read_bytes() == b""
+
+
+def test_opening_reads_line_by_line(path):
+    with Audit(path) as audit:
+        for number in range(200):
+            audit.append([used(number, str(node), note="x" * 200) for node in range(50)])
+    size = path.stat().st_size
+    tracemalloc.start()
+    Audit(path).close()
+    opened = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size > 4e6 and opened < size / 20
+
+
+HOSTILE = {
+    b'{"round":1,"node":"1","deep":' + b"[" * 100_000 + b"]" * 100_000: "line 1 is not JSON",
+    b'{"round":1,"node":"1","weight":NaN': "line 1 is not JSON",
+    b'{"round":1,"node":"1","weight":-Infinity': "line 1 is not JSON",
+    b'{"round":1,"node":"1","weight":1e999': "weight must be a number or null",
+    b'{"round":1,"node":"1","norm":' + b"9" * 400: "norm must be a number or null",
+    b'{"round":1' + b"0" * 5000 + b',"node":"1"': "line 1 is not JSON",
+    b'{"round":1' + b"0" * 50 + b',"node":"1"': "round must be a whole number",
+    b'{"round":-1,"node":"1"': "round must be a whole number",
+    b'{"round":1.5,"node":"1"': "round must be a whole number",
+    b'{"round":true,"node":"1"': "round must be a whole number",
+    b'{"round":"1","node":"1"': "round must be a whole number",
+    b'{"round":[1],"node":"1"': "round must be a whole number",
+    b'{"node":"1"': "round is missing",
+    b'{"round":1': "node is missing",
+    b'{"round":1,"node":1': "node must be a text or null",
+    b'{"round":1,"node":{"a":1}': "node must be a text or null",
+    b'{"round":1,"node":"1","run":"x"': "run must be a whole number",
+    b'{"round":1,"node":"1","time":7': "time must be a text",
+    b'{"round":1,"node":"1","admitted":"yes"': "admitted must be true or false",
+    b'{"round":1,"node":"1","reason":["x"]': "reason must be a text",
+    b'{"round":1,"node":null,"void":{}': "void must be a text",
+    b'{"round":1,"node":"\xff\xfe"': "line 1 is not JSON",
+    b'[{"round":1': "line 1 is not JSON",
+    b"{": "line 1 is not JSON",
+    b"": "line 1 is not JSON",
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_somebody_wrote_anew_is_one_line(path, body):
+    forge(path, body)
+    with pytest.raises(AuditError, match=HOSTILE[body]) as problem:
+        verify(path)
+    assert "\n" not in str(problem.value)
+
+
+def test_of_two_keys_the_last_counts(path):
+    forge(path, b'{"round":1,"node":"1","admitted":false,"admitted":true')
+    assert read_audit(path) == [{"round": 1, "node": "1", "admitted": True}]
+
+
+@given(content=st.binary(max_size=300))
+def test_any_bytes_are_an_audit_error(content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "audit.jsonl")
+        path.write_bytes(content)
+        if content:
+            with pytest.raises(AuditError):
+                read_audit(path)
+
+
+def test_strange_times_and_huge_weights_end_nothing(path):
+    strange = [b'"\\ud800"', b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59-14:00"', b'"2026-13-99"', b'""']
+    forge(path, *(b'{"round":%d,"node":"1","weight":1.7e308,"time":%b' % each for each in enumerate(strange)))
+    survey = verify(path).survey
+    since = survey.nodes[0].since
+    assert survey.nodes[0].mean_weight is None
+    assert since is not None and survey.words(since) == ["round 0"]
+    assert survey.summary() == "1 node over 5 rounds: 1 suspicious"
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_audit(place)
+
+
+KINDS = {"u": used, "s": no_say, "x": left_out, "-": silent}
+
+
+def node_of(course: str):
+    """What is found of a node that did this, a letter for each round."""
+    (found,) = conduct(KINDS[kind](number) for number, kind in enumerate(course, 1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("course", "since"),
+    {
+        "sss": 1,
+        "xxxxx": 1,
+        "xsx": 1,
+        "u" * 100 + "x" * 20: 101,  # honest for long, then not
+        "u" * 100 + "xxx": 101,
+        "uusuu" + "u" * 20 + "ssusssu": 26,
+        "uxxx---": 2,  # who falls silent is not cleared
+        "x-x-x": 1,
+        "xxxxxuu": 1,
+    }.items(),
+)
+def test_who_does_more_harm_than_good_since_some_round_is_suspicious(course, since):
+    found = node_of(course)
+    assert found.suspicious and found.since.round == since
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        "u",
+        "uu-uu",
+        "-----",  # absent, which is not malicious
+        "-" * 50 + "u",
+        "x",  # once may be an accident
+        "uxu" * 30,
+        "uuxxuuuu",
+        "xxxxxuuuuu",  # mended for as long as it was broken
+        "xxx" + "u" * 50,
+    ],
+)
+def test_who_does_not_is_not_suspicious(course):
+    found = node_of(course)
+    assert not found.suspicious and found.since is None
+
+
+@given(course=st.text("usx-", min_size=1, max_size=30))
+def test_the_count_is_what_the_docstring_says(course):
+    worth = {"u": -1, "s": 1, "x": 1, "-": 0}
+    surplus = {start: sum(worth[kind] for kind in course[start:]) for start in range(len(course))}
+    most = max(surplus.values())
+    found = node_of(course)
+    assert found.suspicious == (most >= 3)
+    if found.suspicious:  # the shortest of the times in which it was at its worst
+        starts = [start for start in surplus if surplus[start] == most and worth[course[start]]]
+        assert found.since.round == max(starts) + 1
+    assert (found.asked, found.no_answer) == (len(course), course.count("-"))
+    assert (found.left_out, found.no_say) == (course.count("x"), course.count("s"))
+
+
+def test_weights_and_reasons():
+    found = node_of("uuxsx-")
+    assert found.mean_weight == pytest.approx(0.5 / 5) and found.last_reason == "4 NaN, first at bias[0]"
+    assert node_of("xx").mean_weight is None and node_of("u-").last_reason is None
+
+
+def test_the_suspicious_come_first_then_the_worst():
+    courses = {"20": "uuu", "9": "uuu", "3": "uuuxxx", "100": "xxuuuu", "5": "---"}
+    records = [KINDS[kind](k, node) for node, course in courses.items() for k, kind in enumerate(course)]
+    assert [found.node for found in conduct(records)] == ["3", "100", "5", "9", "20"]
+
+
+def survey_of(*records) -> Survey:
+    survey = Survey(most_rounds=4)
+    for record in records:
+        survey.add(record)
+    return survey
+
+
+def test_a_resumed_run_goes_on():
+    survey = survey_of(*(left_out(number, run=1 if number < 3 else 2) for number in (1, 2, 3, 4)))
+    since = survey.nodes[0].since
+    assert since is not None and survey.words(since) == ["round 1", "2026-11-16 09:01 UTC"]
+    assert [each.when.round for each in survey.latest] == [1, 2, 3, 4] and not survey.repeats
+    assert survey.summary() == (
+        "1 node over 4 rounds of 2 runs (2026-11-16 09:01 to 2026-11-16 09:04 UTC): 1 suspicious"
+    )
+
+
+def test_a_new_run_begins_again():
+    survey = survey_of(used(1, run=1), used(2, run=1), *(no_say(number, run=2) for number in (1, 2, 3)))
+    since = survey.nodes[0].since
+    assert survey.repeats and survey.rounds == 5
+    assert since is not None and survey.words(since) == ["run 2", "round 1", "2026-11-16 09:01 UTC"]
+    assert [each.when[:2] for each in survey.latest] == [(1, 2), (2, 1), (2, 2), (2, 3)]
+
+
+def test_a_round_that_kept_its_model():
+    survey = survey_of(used(1), left_out(2), line(2, None, void="krum needs at least 5 clients"), used(3))
+    assert [each.void for each in survey.latest] == [None, "krum needs at least 5 clients", None]
+    assert survey.voids == 1 and len(survey.nodes) == 1
+    assert survey.summary().endswith("none suspicious; 1 round kept the model it began with")
+
+
+def test_what_each_node_did_in_each_round():
+    survey = survey_of(used(1, "1"), silent(1, "2"), no_say(2, "1"), left_out(2, "3"))
+    states = [{node: act.state for node, act in each.nodes.items()} for each in survey.latest]
+    assert states == [{"1": "used", "2": "no answer"}, {"1": "no say", "3": "left out"}]
