@@ -10,7 +10,7 @@ from fedseca.audit import Audit, verify
 from fedseca.report.audit import make_audit_page
 from tests.browser.chromium import launch
 from tests.browser.test_report_page import HOSTILE, Visit
-from tests.unit.test_audit import left_out, line, no_say, silent, used
+from tests.unit.test_audit import left_out, line, silent, suspect, used
 
 MAP = "document.querySelector('#map')"
 
@@ -44,11 +44,11 @@ def pages(tmp_path_factory) -> dict[str, Path]:
         )
     ]
     many = [
-        (no_say if k == 3 and number > 300 else used)(number, str(10**18 + k))
+        (suspect if k == 3 and number > 300 else used)(number, str(10**18 + k))
         for number in range(1, 501)
         for k in range(50)
     ]
-    hostile = [left_out(1, HOSTILE, HOSTILE * 9), line(1, None, void=HOSTILE), no_say(2, HOSTILE)]
+    hostile = [left_out(1, HOSTILE, HOSTILE * 9), line(1, None, void=HOSTILE), suspect(2, HOSTILE)]
     lists = {"few": few, "many": many, "hostile": hostile, "empty": []}
     return {name: page_of(folder, name, records) for name, records in lists.items()}
 

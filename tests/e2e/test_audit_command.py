@@ -10,7 +10,7 @@ import pytest
 from fedseca.audit import BEGINNING, Audit
 from tests.e2e.command import run, run_each
 from tests.unit.test_audit import HOSTILE as FORGED
-from tests.unit.test_audit import forge, left_out, line, no_say, silent, used
+from tests.unit.test_audit import forge, left_out, line, silent, suspect, used
 
 MARKUP = "</script><script>stolen()</script>&lt;[red]b[/red] \x1b[2J\x9b31m\u202e\ud800 {{data}}"
 
@@ -105,7 +105,7 @@ def test_show(audit):
     assert rows[3] == ["11", "fine", "–", "6", "0", "0", "0", "25.0%"]
     assert rows[4] == ["13", "fine", "–", "6", "1", "0", "0", "25.0%"]
     assert (
-        "12  suspicious since run 7, round 2, 2026-11-16 09:02 UTC; last left out for: 2 NaN, first at bias[0]"
+        "12  suspicious since run 7, round 2, 2026-11-16 09:02 UTC; last reason: 2 NaN, first at bias[0]"
         in done.stdout
     )
     assert words(done.stdout).endswith(
@@ -125,7 +125,7 @@ def test_show_as_data(audit):
         "asked": 6,
         "no_answer": 0,
         "left_out": 5,
-        "no_say": 0,
+        "suspect": 0,
         "mean_weight": pytest.approx(0.25 / 6),
         "last_reason": "2 NaN, first at bias[0]",
     }
@@ -173,7 +173,7 @@ def test_rounds_without_a_node_and_runs_that_go_on(tmp_path):
 
 def test_what_nodes_and_others_wrote_is_text_everywhere(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit:
-        audit.append([left_out(1, MARKUP, MARKUP, time=MARKUP), no_say(1, "12"), line(1, None, void=MARKUP)])
+        audit.append([left_out(1, MARKUP, MARKUP, time=MARKUP), suspect(1, "12"), line(1, None, void=MARKUP)])
     done = run("audit", "show", tmp_path, "-o", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     assert "</script><script>stolen()</script>&lt;[red]b[/red] \\x1b[2J" in words(done.stdout)

@@ -24,7 +24,7 @@ def used(number, node="14", **more):
     return line(number, node, admitted=True, suspect=False, norm=1.2, weight=0.25, **more)
 
 
-def no_say(number, node="14", **more):
+def suspect(number, node="14", **more):
     return line(number, node, admitted=True, suspect=True, norm=9.0, weight=0.0, **more)
 
 
@@ -151,7 +151,7 @@ def test_an_empty_audit_is_whole(path):
 
 
 @given(
-    parts=st.lists(st.lists(st.sampled_from([used, no_say, left_out, silent]), max_size=3), max_size=4),
+    parts=st.lists(st.lists(st.sampled_from([used, suspect, left_out, silent]), max_size=3), max_size=4),
     killed=st.lists(st.binary(max_size=30).filter(lambda half: b"\n" not in half), min_size=4, max_size=4),
 )
 def test_opened_again_it_is_the_same_chain(parts, killed):
@@ -339,7 +339,7 @@ def test_a_file_that_is_not_there(tmp_path):
             read_audit(place)
 
 
-KINDS = {"u": used, "s": no_say, "x": left_out, "-": silent}
+KINDS = {"u": used, "s": suspect, "x": left_out, "-": silent}
 
 
 def node_of(course: str):
@@ -397,7 +397,7 @@ def test_the_count_is_what_the_docstring_says(course):
         starts = [start for start in surplus if surplus[start] == most and worth[course[start]]]
         assert found.since.round == max(starts) + 1
     assert (found.asked, found.no_answer) == (len(course), course.count("-"))
-    assert (found.left_out, found.no_say) == (course.count("x"), course.count("s"))
+    assert (found.left_out, found.suspect) == (course.count("x"), course.count("s"))
 
 
 def test_weights_and_reasons():
@@ -430,7 +430,7 @@ def test_a_resumed_run_goes_on():
 
 
 def test_a_new_run_begins_again():
-    survey = survey_of(used(1, run=1), used(2, run=1), *(no_say(number, run=2) for number in (1, 2, 3)))
+    survey = survey_of(used(1, run=1), used(2, run=1), *(suspect(number, run=2) for number in (1, 2, 3)))
     since = survey.nodes[0].since
     assert survey.repeats and survey.rounds == 5
     assert since is not None and survey.words(since) == ["run 2", "round 1", "2026-11-16 09:01 UTC"]
@@ -445,6 +445,6 @@ def test_a_round_that_kept_its_model():
 
 
 def test_what_each_node_did_in_each_round():
-    survey = survey_of(used(1, "1"), silent(1, "2"), no_say(2, "1"), left_out(2, "3"))
+    survey = survey_of(used(1, "1"), silent(1, "2"), suspect(2, "1"), left_out(2, "3"))
     states = [{node: act.state for node, act in each.nodes.items()} for each in survey.latest]
-    assert states == [{"1": "used", "2": "no answer"}, {"1": "no say", "3": "left out"}]
+    assert states == [{"1": "used", "2": "no answer"}, {"1": "suspect", "3": "left out"}]

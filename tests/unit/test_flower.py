@@ -215,14 +215,31 @@ def test_a_client_cannot_make_itself_heavy():
         RobustStrategy(rule="krum", trust_num_examples=True)
 
 
-def test_the_audit_names_who_has_no_say(tmp_path):
+def test_the_audit_names_who_stands_out(tmp_path):
     def answer(message):
         node = message.metadata.dst_node_id
         return [reply(message, step(node, sign=-10.0 if node == 16 else 1.0))]
 
     result, _ = play(answer, rounds=3, audit_dir=tmp_path)
     suspects = {line["node"] for line in read_audit(tmp_path / "audit.jsonl") if line.get("suspect")}
-    assert suspects == {"16"} and result.train_metrics_clientapp[3]["suspect-nodes"] == [16]
+    assert suspects == {"16"}
+    assert [each.node for each in conduct(read_audit(tmp_path / "audit.jsonl")) if each.suspicious] == ["16"]
+    assert result.train_metrics_clientapp[3]["suspect-nodes"] == [16]
+
+
+@pytest.mark.parametrize(("rule", "why"), [("fedavg", "norm"), ("krum", "norm"), ("cwmed", "weight")])
+def test_whatever_the_rule_the_audit_says_why(rule, why, tmp_path):
+    """Ten times too long, in a direction of its own."""
+
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return [reply(message, step(node, sign=-10.0 if node == 16 else 1.0))]
+
+    play(answer, rule=rule, audit_dir=tmp_path)
+    lines = audit_of(tmp_path)[1]
+    assert lines["16"]["suspect"] and lines["16"]["reason"].startswith(why), lines["16"]
+    honest_ones = [line for node, line in lines.items() if node != "16"]
+    assert not any(line["suspect"] for line in honest_ones)
 
 
 def test_rows_are_views_of_the_replies(monkeypatch):

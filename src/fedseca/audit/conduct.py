@@ -17,7 +17,7 @@ NO_ANSWER = "no answer"
 ENOUGH = 3
 """More bad answers than good ones make a node suspicious."""
 
-State = Literal["used", "no say", "left out", "no answer"]
+State = Literal["used", "suspect", "left out", "no answer"]
 
 
 class When(NamedTuple):
@@ -51,11 +51,11 @@ class PastRound:
 class Conduct:
     """What one node did over the rounds, and whether it is suspicious.
 
-    An answer is bad if it was left out (it could not be used: NaN, another shape, an error) or had no say (it was
-    admitted, and the rule gave it next to no weight or called it malicious). A node is suspicious if since some round
-    its bad answers outnumber its good ones by three or more. So one that turns after a hundred good rounds is caught
-    in the third bad one, and one that was mended is cleared after as many good answers as it gave bad ones. Where
-    nothing came, nothing is counted: to be absent is not to be malicious.
+    An answer is bad if it was left out (it could not be used: NaN, another shape, an error) or is suspect (it was
+    admitted, but stands out: the rule gave it next to no weight or called it malicious, or its norm is far too large).
+    A node is suspicious if since some round its bad answers outnumber its good ones by three or more. So one that
+    turns after a hundred good rounds is caught in the third bad one, and one that was mended is cleared after as many
+    good answers as it gave bad ones. Where nothing came, nothing is counted: to be absent is not to be malicious.
     """
 
     node: str
@@ -63,9 +63,9 @@ class Conduct:
     """Rounds."""
     no_answer: int = 0
     left_out: int = 0
-    no_say: int = 0
+    suspect: int = 0
     last_reason: str | None = None
-    """For which it was left out."""
+    """For which an answer was bad."""
     _surplus: int = 0
     """Of bad answers over good ones, never below 0 (Page's CUSUM); it last rose from 0 in the round `_turned`."""
     _turned: When | None = None
@@ -84,9 +84,9 @@ class Conduct:
         else:
             self._turned = when if self._surplus == 0 else self._turned
             self._surplus += 1
-            self.no_say += act.state == "no say"
-            if act.state == "left out":
-                self.left_out, self.last_reason = self.left_out + 1, act.reason
+            self.suspect += act.state == "suspect"
+            self.left_out += act.state == "left out"
+            self.last_reason = act.reason or self.last_reason
 
     @property
     def suspicious(self) -> bool:
@@ -106,7 +106,7 @@ class Conduct:
     @property
     def bad_share(self) -> float:
         """Of its answers."""
-        return (self.left_out + self.no_say) / max(1, self.asked - self.no_answer)
+        return (self.left_out + self.suspect) / max(1, self.asked - self.no_answer)
 
 
 class Survey:
@@ -191,7 +191,7 @@ def _minute(time: str | None) -> str | None:
 
 def _state(record: Record) -> State:
     if record.get("admitted") is True:
-        return "no say" if record.get("suspect") is True else "used"
+        return "suspect" if record.get("suspect") is True else "used"
     return "no answer" if record.get("reason", "").startswith(NO_ANSWER) else "left out"
 
 

@@ -110,7 +110,7 @@ def _as_data(found: Verified) -> dict[str, Any]:
             "asked": node.asked,
             "no_answer": node.no_answer,
             "left_out": node.left_out,
-            "no_say": node.no_say,
+            "suspect": node.suspect,
             "mean_weight": node.mean_weight,
             "last_reason": node.last_reason,
         }
@@ -119,7 +119,7 @@ def _as_data(found: Verified) -> dict[str, Any]:
     return {"rounds": survey.rounds, "kept_model": survey.voids, "head": found.head, "nodes": nodes}
 
 
-_NUMBERS = ("since round", "rounds asked", "no answer", "left out", "no say", "mean weight")
+_NUMBERS = ("since round", "rounds asked", "no answer", "left out", "suspect", "mean weight")
 
 
 def _print(survey: Survey) -> None:
@@ -141,8 +141,8 @@ def _print(survey: Survey) -> None:
         if details.rows:
             console.print(details, "")
         console.print(
-            "left out: its answer could not be used. no say: it was admitted, with next to no weight, or called "
-            "malicious. suspicious: since that round, at least three more such answers than good ones.",
+            "left out: its answer could not be used. suspect: admitted, but it stands out (next to no weight, far too "
+            "large, or called malicious by the rule). suspicious: since that round, three more such answers than good.",
             style="dim",
         )
     console.print(Text(survey.summary()))
@@ -150,11 +150,11 @@ def _print(survey: Survey) -> None:
 
 def _numbers(node: Conduct) -> list[str]:
     since = "–" if node.since is None else str(node.since.round)
-    counts = (node.asked, node.no_answer, node.left_out, node.no_say)
+    counts = (node.asked, node.no_answer, node.left_out, node.suspect)
     return [since, *(f"{count:,}" for count in counts), cell("weight", node.mean_weight)]
 
 
 def _details(survey: Survey, node: Conduct) -> str:
     since = None if node.since is None else f"suspicious since {', '.join(survey.words(node.since))}"
-    reason = None if node.last_reason is None else f"last left out for: {printable(node.last_reason, 300)}"
+    reason = None if node.last_reason is None else f"last reason: {printable(node.last_reason, 300)}"
     return "; ".join(filter(None, (since, reason)))

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from logging import INFO, WARNING
 from pathlib import Path
-from statistics import median_high
+from statistics import median
 from typing import Any, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,8 +28,8 @@ from fedseca.reading import as_tensor
 from fedseca.server import Round, Server
 
 _CHECKPOINT, _LOCK = "checkpoint.safetensors", ".lock"
-_FAR_BELOW = 1 / 3
-"""A client is suspect whose weight is this share of the median weight or less."""
+_FAR_BELOW, _FAR_ABOVE = 1 / 3, 5
+"""A node is suspect with that share of the median weight or less, or with so many times the median norm or more."""
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -276,15 +276,31 @@ def _audit_lines(
     # Of a round that came to nothing all that is known of the others is that they could be used.
     lines: dict[str, dict[str, Any]] = {node: {"admitted": True, "suspect": False} for node in nodes}
     admitted = [] if out is None else [record for record in out.records() if record["admitted"]]
-    weights = [record["weight"] for record in admitted if record.get("weight") is not None]
-    usual = median_high(weights) if weights else 0.0
+    usual = {name: _median(record.get(name) for record in admitted) for name in ("weight", "norm")}
     for record in admitted:
-        weight = record.get("weight")
-        record["suspect"] = record["suspect"] or (weight is not None and weight <= _FAR_BELOW * usual and usual > 0)
-        lines[record.pop("client")] = record
+        reason = _suspicion(record, usual)
+        record["suspect"] = reason is not None
+        lines[record.pop("client")] = record if reason is None else {**record, "reason": reason}
     lines |= {node: {"admitted": False, "reason": reason} for node, reason in rejected}
     told: list[dict[str, Any]] = [{"node": node, **lines[node]} for node in sorted(lines, key=int)]
     return told if void is None else [*told, {"node": None, "void": void}]
+
+
+def _median(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return median(known) if known else 0.0
+
+
+def _suspicion(record: Mapping[str, Any], usual: Mapping[str, float]) -> str | None:
+    """Why a node that was admitted is suspect."""
+    if record["suspect"]:
+        return "the rule calls it malicious"
+    weight, norm = record.get("weight"), record["norm"]
+    if weight is not None and weight <= _FAR_BELOW * usual["weight"] and usual["weight"] > 0:
+        return f"weight {weight:.3g}, where the median is {usual['weight']:.3g}"
+    if norm is not None and norm >= _FAR_ABOVE * usual["norm"] and usual["norm"] > 0:
+        return f"norm {norm:.3g}, where the median is {usual['norm']:.3g}"
+    return None
 
 
 def _summary(lines: Iterable[Mapping[str, Any]], void: str | None) -> dict[str, Any]:

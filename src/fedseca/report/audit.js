@@ -3,7 +3,7 @@
 // In the order of the digits by which the data name them.
 const STATES = [
   ["used", "used", "its answer was used"],
-  ["no-say", "no say", "it was admitted, and the rule gave it next to no weight or called it malicious"],
+  ["suspect", "suspect", "it was admitted, but stands out: next to no weight, far too large, or called malicious by the rule"],
   ["left-out", "left out", "its answer could not be used"],
   ["no-answer", "no answer", "none came in time"],
 ];
@@ -18,9 +18,9 @@ function nodeTable(nodes) {
     { label: "node", class: "node", value: (row) => row.node }, { label: "verdict", show: verdict },
     { label: "since", class: "lines", show: (row) => lines(row.since || ["–"]) },
     { label: "rounds asked", number: true, value: (row) => row.asked }, { label: "no answer", number: true, value: (row) => row.no_answer },
-    { label: "left out", number: true, value: (row) => row.left_out }, { label: "no say", number: true, value: (row) => row.no_say },
+    { label: "left out", number: true, value: (row) => row.left_out }, { label: "suspect", number: true, value: (row) => row.suspect },
     { label: "mean weight", number: true, value: (row) => percent(row.weight) },
-    { label: "last left out for", class: "reason", value: (row) => row.last_reason },
+    { label: "last reason", class: "reason", value: (row) => row.last_reason },
   ], nodes);
 }
 

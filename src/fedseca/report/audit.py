@@ -44,7 +44,7 @@ def _row(survey: Survey, node: Conduct) -> dict[str, Any]:
         "asked": node.asked,
         "no_answer": node.no_answer,
         "left_out": node.left_out,
-        "no_say": node.no_say,
+        "suspect": node.suspect,
         "weight": number(node.mean_weight),
         "last_reason": None if node.last_reason is None else text(node.last_reason),
     }
