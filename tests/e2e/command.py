@@ -7,6 +7,7 @@ import atexit
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,9 @@ class Command:
     def wait(self, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         deadline = time.monotonic() + seconds
         while (code := self.poll()) is None:
-            assert time.monotonic() < deadline, f"{self.arguments} takes longer than {seconds} s"
+            if time.monotonic() > deadline:
+                self.send_signal(signal.SIGKILL)
+                raise TimeoutError(f"{self.arguments} takes longer than {seconds} s")
             time.sleep(0.005)
         out, err = ((self._files / name).read_text() for name in ("out", "err"))
         return subprocess.CompletedProcess(self.arguments, code, out, err)
@@ -93,8 +96,6 @@ def _warm_process() -> Any:
 
 
 def _serve() -> None:
-    import signal
-
     import fedseca.cli
     import fedseca.experiments.preload
 
@@ -138,6 +139,7 @@ def _run(order: dict[str, Any], main: Callable[[], None]) -> int:
 
 
 def _become(order: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets those ignore it that run in its background
     for number, name in enumerate([os.devnull, "out", "err"]):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
         file = os.open(os.path.join(order["files"], name), flags)

@@ -105,8 +105,7 @@ def test_show(audit):
     assert rows[3] == ["11", "fine", "–", "6", "0", "0", "0", "25.0%"]
     assert rows[4] == ["13", "fine", "–", "6", "1", "0", "0", "25.0%"]
     assert (
-        "12  suspicious since run 7, round 2, 2026-11-16 09:02 UTC; last reason: 2 NaN, first at bias[0]"
-        in done.stdout
+        "12  suspicious since run 7, round 2, 2026-11-16 09:02 UTC; last reason: 2 NaN, first at bias[0]" in done.stdout
     )
     assert words(done.stdout).endswith(
         "3 nodes over 6 rounds of 3 runs (2026-11-16 09:01 to 2026-11-16 09:02 UTC): 1 suspicious; "

@@ -91,7 +91,11 @@ def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(refusals, faul
 class Terminal:
     """A command in a terminal of its own, as people sit at it."""
 
-    _MAIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from fedseca.cli import main; main()"
+    _MAIN = (
+        "import fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from fedseca.cli import main; main()"
+    )
 
     def __init__(self, *arguments: object) -> None:
         self._screen, end = pty.openpty()
