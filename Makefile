@@ -7,10 +7,10 @@ INSTALLED := .venv/.installed
 
 install: $(INSTALLED)
 
-# Made again when what it was made from changes.
+# Made again when what it was made from changes. Compiled when it is first imported: most of it never is.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
 run: install

@@ -69,7 +69,7 @@ def test_two_of_six_nodes_with_ipm(tmp_path):
 
 def test_a_scenario_gives_the_same_as_the_built_in_loop(tmp_path):
     """The same folder, the same numbers. With `labelflip` the Byzantine clients train, too."""
-    options = {"rounds": 3, "clients": 6, "byzantine": 2, "participation": 0.8, "attack": "labelflip"}
+    options = {"rounds": 2, "clients": 6, "byzantine": 2, "participation": 0.8, "attack": "labelflip"}
     scenario = Scenario.of(options)
     small = [word for name, value in options.items() for word in (f"--{name}", value)]
     command = (
