@@ -1,5 +1,7 @@
 """The Flower strategy: what one node sends can neither end the run nor reach the model unfiltered."""
 
+import importlib
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedseca.audit import conduct, read_audit
-from fedseca.errors import InputError, StateError
+from fedseca.errors import InputError, MissingDependency, StateError
 from fedseca.flower import RobustStrategy
 from fedseca.server import Server
 
@@ -407,3 +409,11 @@ def test_torch_state_dicts_fit():
     strategy = RobustStrategy(fraction_evaluate=0.0)
     result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=1, timeout=0.0)
     net.load_state_dict(result.arrays.to_torch_state_dict())
+
+
+def test_without_flower_it_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fedseca.flower")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'fedseca\[flower\]'"):
+        importlib.import_module("fedseca.flower")

@@ -199,11 +199,13 @@ def connect_to_ray(address: str, threads: int) -> tuple[Any, int]:
     try:
         import ray as module
     except ImportError:
-        raise MissingDependency("--ray needs Ray: pip install 'fedseca[ray]'") from None
+        raise MissingDependency(
+            "this needs Ray: pip install 'fedseca[ray]'; for --engine flower 'fedseca[flower-simulation]'"
+        ) from None
     ray: Any = module  # whose types are not told everywhere
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray asks for in a warning otherwise
-    _check_reachable(address)
+    check_reachable(address)
     try:
         ray.init(address=None if address == "local" else address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError) as problem:
@@ -217,7 +219,7 @@ def connect_to_ray(address: str, threads: int) -> tuple[Any, int]:
     return ray, room
 
 
-def _check_reachable(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Ray itself waits for minutes for a cluster that is not there."""
     if address in ("local", "auto"):
         return

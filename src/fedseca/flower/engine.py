@@ -25,7 +25,7 @@ from flwr.simulation import run_simulation
 from torch import Tensor
 
 from fedseca.errors import FedsecaError, printable
-from fedseca.experiments.workers import connect_to_ray
+from fedseca.experiments.workers import check_reachable, connect_to_ray
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.plugins import load_plugin
 
@@ -53,6 +53,7 @@ def simulate_on_flower(
     `ray` is the address of a cluster, whose machines have fedseca, the `plugins` and the data where they are here; or
     local, for a Ray of its own. Each client takes `threads` cores, one if not given.
     """
+    check_reachable(ray)
     scenario = scenario or Scenario()
     cores = threads or 1
     where: dict[str, Any] = {
