@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedseca.errors import InputError
@@ -35,3 +36,8 @@ def load_plugin(plugin: str | Path) -> None:
         if not isinstance(problem, Exception):
             raise
         raise InputError(f"plugin {plugin}: {type(problem).__name__}: {problem}") from problem
+
+
+def portable(plugins: Iterable[str | Path]) -> list[str]:
+    """Their names for a process that stands in another folder."""
+    return [str(Path(plugin).resolve()) if Path(plugin).suffix == ".py" else str(plugin) for plugin in plugins]

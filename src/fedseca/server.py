@@ -24,6 +24,7 @@ from fedseca.screening import Screening, screen
 _FORMAT = 1
 _MANIFEST = "server.json"
 _RESERVED = {"round", "client", "byzantine", "present", "admitted", "suspect", "reason"}
+_RESERVED |= {"time", "run", "node", "void", "previous", "hash"}  # of an audit
 """What a record of a client says itself; a diagnostic of that name is not in it."""
 
 
@@ -100,15 +101,17 @@ class Server:
         *,
         before: Any = None,
         weights: Sequence[float] | None = None,
+        min_clients: int = 1,
     ) -> Round:
         """One round: screen the clients, aggregate the admitted ones, remember.
 
         `updates` are pseudo-gradients g_k = w_before − w_k: a (K, D) matrix, K vectors, K state dicts or K safetensors
         files. With `before`, the global model that the clients started from, they are the clients' models instead,
-        and the answer has the new global `model`. Too few admitted clients: `NotEnoughClients`, and nothing changes.
+        and the answer has the new global `model`. Too few admitted clients, for the rule or for `min_clients`:
+        `NotEnoughClients`, and nothing changes.
         Where the rule has a memory, later rounds must have the arrays of the first.
         """
-        out, answer, layout = self._play(updates, client_ids, before, weights)
+        out, answer, layout = self._play(updates, client_ids, before, weights, min_clients)
         self._state, self._layout = answer.state, layout if answer.state else None
         self.round += 1
         return out
@@ -125,7 +128,12 @@ class Server:
         return self._play(updates, client_ids, before, weights)[0]
 
     def _play(
-        self, updates: Any, client_ids: Sequence[object] | None, before: Any, weights: Sequence[float] | None
+        self,
+        updates: Any,
+        client_ids: Sequence[object] | None,
+        before: Any,
+        weights: Sequence[float] | None,
+        min_clients: int = 1,
     ) -> tuple[Round, Aggregation, Layout]:
         if weights is not None and not self.rule.takes_weights:
             raise InputError(f"{self.rule.name} weighs no client by a given number: leave out weights")
@@ -133,8 +141,9 @@ class Server:
             updates, client_ids, before=before, weights=weights, buffers=self.buffers, expected=self._layout
         )
         admitted = screening.updates
-        if len(admitted) < self.rule.min_clients():
-            raise NotEnoughClients(self.rule.name, self.rule.min_clients(), len(admitted), screening.rejected)
+        fewest = max(self.rule.min_clients(), min_clients)
+        if len(admitted) < fewest:
+            raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected)
         state = self._state or self.rule.init(admitted.dim)
         answer = self.rule.aggregate(admitted, state, self._generator())
         if not isinstance(answer, Aggregation) or answer.update.shape != (admitted.dim,):

@@ -7,6 +7,7 @@ import atexit
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,14 +42,22 @@ class Command:
         code = self._files / "code"
         return int(code.read_text()) if code.exists() else None
 
-    def wait(self, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def until(self, condition: Callable[[], bool], seconds: float = 120) -> bool:
+        """Wait for something, or for the command's end; whether it came to that."""
         deadline = time.monotonic() + seconds
-        while (code := self.poll()) is None:
+        while not (found := condition()) and self.poll() is None:
             if time.monotonic() > deadline:
                 self.send_signal(signal.SIGKILL)
                 raise TimeoutError(f"{self.arguments} takes longer than {seconds} s")
-            time.sleep(0.005)
+            time.sleep(0.002)
+        return found
+
+    def wait(self, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        self.until(lambda: False, seconds)
+        code = self.poll()
+        assert code is not None
         out, err = ((self._files / name).read_text() for name in ("out", "err"))
+        shutil.rmtree(self._files)
         return subprocess.CompletedProcess(self.arguments, code, out, err)
 
     def send_signal(self, number: int) -> None:
@@ -85,7 +94,9 @@ def _warm_process() -> Any:
     def ask(line: str) -> str:
         stdin.write(line + "\n")
         stdin.flush()
-        return stdout.readline()
+        answer = stdout.readline()
+        assert answer, "the process that commands are forked from has ended"
+        return answer
 
     def end() -> None:
         stdin.close()

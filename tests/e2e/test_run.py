@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -244,11 +243,8 @@ def test_killed_at_any_moment_and_resumed_it_gives_the_numbers_of_an_unbroken_ru
     killed = 0
     for count in (1, 2, 5, 7, 11):
         process = Command(*command)
-        while process.poll() is None:
-            if _rounds_in(broken / "rounds.jsonl") >= count:
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.001)
+        if process.until(lambda count=count: _rounds_in(broken / "rounds.jsonl") >= count):  # type: ignore[misc]
+            process.send_signal(signal.SIGKILL)
         killed += process.wait().returncode == -signal.SIGKILL
         assert not (broken / "result.json").exists() or count == 11
     assert killed >= 4  # the last may have been too quick
@@ -268,8 +264,7 @@ def _rounds_in(path):
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     endless = Command("run", "--rounds", 10_000, "-o", tmp_path / "mine")
-    while endless.poll() is None and _rounds_in(tmp_path / "mine" / "rounds.jsonl") < 1:
-        time.sleep(0.01)
+    assert endless.until(lambda: _rounds_in(tmp_path / "mine" / "rounds.jsonl") >= 1)
     endless.send_signal(signal.SIGINT)
     done = endless.wait()
     assert done.returncode == 130 and "the same command with --resume goes on from" in done.stderr

@@ -246,16 +246,24 @@ def test_a_terminal_shows_the_file_harmlessly(path):
 def test_cut_back(path):
     with Audit(path) as audit:
         heads = [audit.head, *(audit.append([used(number)]) for number in range(1, 5))]
-        audit.cut_back(heads[4])
+        audit.cut_back(heads[4], 5)
         assert len(read_audit(path)) == 4
-        audit.cut_back(heads[2])
-        assert audit.head == heads[2] and len(read_audit(path)) == 2
-        assert audit.append([used(3)]) == heads[3]  # the same round gives the same line
+        before = path.read_bytes()
+        with pytest.raises(AuditError, match="goes on with rounds of another training"):
+            audit.cut_back(heads[2], 3)
+        assert path.read_bytes() == before
+        audit.cut_back(heads[3], 4)
+        assert audit.head == heads[3] and len(read_audit(path)) == 3
+        assert audit.append([used(4)]) == heads[4]  # the same round gives the same line
+        audit.cut_back(heads[3], 4)
         before = path.read_bytes()
         with pytest.raises(AuditError, match="the line it goes on from is missing"):
-            audit.cut_back(heads[4])
+            audit.cut_back(heads[4], 5)
         assert path.read_bytes() == before
-        audit.cut_back(BEGINNING)
+    path.unlink()
+    with Audit(path) as audit:
+        audit.append([used(1), used(1, "15")])
+        audit.cut_back(BEGINNING, 1)
         assert path.read_bytes() == b""
 
 

@@ -47,6 +47,8 @@ class Aggregator(Declared, ABC):
     """c·updates give c·result for c > 0."""
     takes_weights: ClassVar[bool] = False
     """The caller may weigh the clients (`weights=`)."""
+    low_weight_is_distrust: ClassVar[bool] = True
+    """A client of far less `weight` than the others was found to be unlike them; not so if few of many are chosen."""
 
     def min_clients(self) -> int:
         """The fewest clients that the equations are defined for."""

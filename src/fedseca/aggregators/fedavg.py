@@ -19,6 +19,7 @@ class FedAvg(Aggregator):
     """
 
     takes_weights: ClassVar[bool] = True
+    low_weight_is_distrust: ClassVar[bool] = False
 
     def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         weights = updates.fractions()

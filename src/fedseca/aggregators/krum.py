@@ -1,6 +1,7 @@
 """Krum: the client in the densest neighbourhood."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -18,6 +19,8 @@ class Krum(Aggregator):
     ς_i = Σ_{i→k} ‖g_i − g_k‖² over the K−B−2 nearest others; the `select` clients of least ς are averaged
     (Blanchard et al. 2017). Cost: O(K²·D).
     """
+
+    low_weight_is_distrust: ClassVar[bool] = False
 
     num_byzantine: int = param(1, ge=0, help="B: clients assumed malicious")
     select: int = param(1, ge=1, help="m: how many of the best are averaged")

@@ -81,14 +81,24 @@ class Audit:
         self.head, self._end = head, end
         return head
 
-    def cut_back(self, head: str) -> None:
-        """Drop the lines after the one with this hash: they are of a round that is played again."""
+    def cut_back(self, head: str, number: int) -> None:
+        """Drop the lines after the one with this hash: they are of the round of this number, which is played again.
+
+        If there are lines of other rounds among them, others have written here: an `AuditError`, and nothing is lost.
+        """
         if head == self.head:
             return
-        ends = (link.end for link in _links(self.path) if link.hash == head)
-        end = 0 if head == BEGINNING else next(ends, None)
+        end = 0 if head == BEGINNING else None
+        for link in _links(self.path):
+            # A quote inside of a text is escaped, so this is the round's own number.
+            if end is not None and b'"round":%d,' % number not in link.begun:
+                raise AuditError(
+                    f"{self.path}: goes on with rounds of another training; give each an audit_dir of its own"
+                )
+            if link.hash == head:
+                end = link.end
         if end is None:
-            raise AuditError(f"{self.path}: is not the audit of this federation: the line it goes on from is missing")
+            raise AuditError(f"{self.path}: is not the audit of this training: the line it goes on from is missing")
         self._file.truncate(end)
         self.head, self._end = head, end
 

@@ -17,7 +17,7 @@ NO_ANSWER = "no answer"
 ENOUGH = 3
 """More bad answers than good ones make a node suspicious."""
 
-State = Literal["used", "suspect", "left out", "no answer"]
+State = Literal["used", "suspect", "left out", "no answer", "in vain"]
 
 
 class When(NamedTuple):
@@ -81,7 +81,7 @@ class Conduct:
             self.no_answer += 1
         elif act.state == "used":
             self._surplus = max(0, self._surplus - 1)
-        else:
+        elif act.state != "in vain":
             self._turned = when if self._surplus == 0 else self._turned
             self._surplus += 1
             self.suspect += act.state == "suspect"
@@ -191,7 +191,9 @@ def _minute(time: str | None) -> str | None:
 
 def _state(record: Record) -> State:
     if record.get("admitted") is True:
-        return "suspect" if record.get("suspect") is True else "used"
+        if "suspect" not in record:  # the round came to nothing, so nothing was found out about it
+            return "in vain"
+        return "suspect" if record["suspect"] else "used"
     return "no answer" if record.get("reason", "").startswith(NO_ANSWER) else "left out"
 
 

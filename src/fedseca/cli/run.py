@@ -139,7 +139,7 @@ def _engine(name: str, ray: str | None) -> Callable[..., History]:
     from fedseca.flower.engine import simulate_on_flower
 
     plugins = click.get_current_context().find_root().params.get("plugin") or ()
-    return partial(simulate_on_flower, ray=ray or "local", plugins=[str(plugin) for plugin in plugins])
+    return partial(simulate_on_flower, ray=ray or "local", plugins=plugins)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from fedseca.errors import InputError
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Task, Workers
 from fedseca.federation import Scenario
+from fedseca.plugins import portable
 
 
 @dataclass
@@ -86,5 +87,5 @@ def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: in
         error_file=str(store.error_file(cell).resolve()),
         data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
         threads=threads,
-        plugins=tuple(str(Path(p).resolve()) if Path(p).suffix == ".py" else p for p in plugins),
+        plugins=tuple(portable(plugins)),
     )

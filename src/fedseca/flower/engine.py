@@ -27,7 +27,7 @@ from torch import Tensor
 from fedseca.errors import FedsecaError, printable
 from fedseca.experiments.workers import check_reachable, connect_to_ray
 from fedseca.federation import Federation, History, Scenario, simulate
-from fedseca.plugins import load_plugin
+from fedseca.plugins import load_plugin, portable
 
 _PAUSE = 0.02
 """Seconds between two looks for answers."""
@@ -42,7 +42,7 @@ def simulate_on_flower(
     scenario: Scenario | None = None,
     *,
     ray: str = "local",
-    plugins: Sequence[str] = (),
+    plugins: Sequence[str | Path] = (),
     data_dir: str | Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
@@ -58,7 +58,7 @@ def simulate_on_flower(
     cores = threads or 1
     where: dict[str, Any] = {
         "scenario": json.dumps(scenario.values()),
-        "plugins": list(plugins),
+        "plugins": portable(plugins),
         "data-dir": "" if data_dir is None else str(Path(data_dir).resolve()),
         "device": device,
         "threads": cores,
@@ -112,9 +112,13 @@ def _model(content: RecordDict) -> dict[str, Tensor]:
 class _Nodes:
     """The nodes of a runtime that has begun, one for each client."""
 
-    def __init__(self, grid: Grid, count: int, ended: threading.Event) -> None:
-        self._grid, self._ended = grid, ended
-        while len(ids := sorted(grid.get_node_ids())) < count:
+    def __init__(self, grids: Queue[Grid], count: int, ends: Queue[str]) -> None:
+        """`grids` will hold the runtime's grid, `ends` why it has ended, if it has."""
+        self._ends = ends
+        while grids.empty():
+            self._rest()
+        self._grid = grids.get()
+        while len(ids := sorted(self._grid.get_node_ids())) < count:
             self._rest()
         self._ids = ids
 
@@ -137,8 +141,8 @@ class _Nodes:
         return answers
 
     def _rest(self) -> None:
-        if self._ended.is_set():
-            raise NodeFailed("Flower's simulation runtime has ended before its time")
+        if not self._ends.empty():
+            raise NodeFailed(f"Flower's simulation runtime has ended: {_last_line(self._ends.get())}")
         time.sleep(_PAUSE)
 
 
@@ -147,7 +151,8 @@ def _begin(count: int, address: str, cores: int) -> Iterator[_Nodes]:
     """Flower's runtime, in a thread of its own: the rounds stay in this one, where Ctrl-C and errors arrive."""
     connect_to_ray(address, cores)  # which Flower then uses, and shuts down
     grids: Queue[Grid] = Queue()
-    finished, ended = threading.Event(), threading.Event()
+    ends: Queue[str] = Queue()
+    finished = threading.Event()
     server_app = ServerApp()
 
     @server_app.main()
@@ -156,12 +161,12 @@ def _begin(count: int, address: str, cores: int) -> Iterator[_Nodes]:
         finished.wait()
 
     def play() -> None:
+        resources: Any = {"client_resources": {"num_cpus": cores, "num_gpus": 0.0}}
         try:
-            run_simulation(
-                server_app, client_app, count, backend_config={"client_resources": {"num_cpus": cores, "num_gpus": 0.0}}
-            )
-        finally:
-            ended.set()
+            run_simulation(server_app, client_app, count, backend_config=resources)
+            ends.put("nobody knows why")
+        except BaseException as problem:
+            ends.put(f"{type(problem).__name__}: {problem.__cause__ or problem}")
 
     logger = logging.getLogger("flwr")
     level = logger.level
@@ -169,7 +174,7 @@ def _begin(count: int, address: str, cores: int) -> Iterator[_Nodes]:
     thread = threading.Thread(target=play, daemon=True)
     thread.start()
     try:
-        yield _Nodes(grids.get(timeout=60), count, ended)
+        yield _Nodes(grids, count, ends)
     finally:
         finished.set()
         thread.join(timeout=60)

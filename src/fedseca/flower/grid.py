@@ -32,10 +32,6 @@ class CarefulGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
-    def get_node_ids(self) -> list[int]:
-        """Sorted: a grid has them in any order, and what is drawn from them must not depend on it."""
-        return sorted(self._grid.get_node_ids())
-
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """The answers that came in time, in the order of the questions."""
         asked = list(messages)
@@ -70,7 +66,8 @@ class CarefulGrid:
             raise
         except Exception as problem:  # it was handed out and will not come again
             reason = printable(f"{type(problem).__name__}: {problem}", limit=120)
-            self.lost[waiting.pop(identity)] = f"its answer cannot be decoded ({reason})"
+            # Not held against the node: another one may have spoilt it with what came along (see below).
+            self.lost[waiting.pop(identity)] = f"{NO_ANSWER} that can be decoded ({reason})"
             return
         for message in found:
             if message.metadata.reply_to_message_id == identity and identity in waiting:

@@ -21,15 +21,19 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
-def read_reply(message: Message) -> Arrays:
-    """The arrays of a reply; `Malformed` says why there are none."""
+def read_reply(message: Message, names: Sequence[str]) -> Arrays:
+    """The arrays of a reply, in the order in which they were sent out; `Malformed` says why there are none.
+
+    A record is known by its names: their order is the sender's whim, and no ground for leaving anybody out.
+    """
     if message.has_error():
         error = message.error
         what = NO_ANSWER if error.code in _UNREACHED else f"answered with error {error.code}"
         raise Malformed(f"{what}: {printable(str(error.reason), limit=120)}")
     if not message.has_content():
         raise Malformed("answered with nothing")
-    return read_arrays(_record(message.content))
+    arrays = read_arrays(_record(message.content))
+    return {name: arrays[name] for name in names} if arrays.keys() == set(names) else arrays
 
 
 def _record(content: RecordDict) -> ArrayRecord:
@@ -50,20 +54,28 @@ def _read_array(name: str, array: Array) -> np.ndarray[Any, Any]:
     shown = printable(name, limit=60)
     if array.stype != _STYPE:
         raise Malformed(f"{shown!r} is of type {printable(str(array.stype), limit=40)!r}, expected {_STYPE!r}")
-    header = io.BytesIO(array.data)
     try:
-        if np.lib.format.read_magic(header) != (1, 0):
-            raise ValueError("another version of the format")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(header)
+        return _on_its_bytes(array.data)
+    except Malformed as problem:
+        raise Malformed(f"{shown!r} {problem}") from None
     except Exception as problem:
         raise Malformed(f"{shown!r} is not an array ({printable(str(problem), limit=60)})") from None
+
+
+def _on_its_bytes(data: bytes) -> np.ndarray[Any, Any]:
+    header = io.BytesIO(data)
+    if np.lib.format.read_magic(header) != (1, 0):
+        raise ValueError("another version of the format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(header)
     if dtype.hasobject or dtype.kind not in "fiub":
-        raise Malformed(f"{shown!r} has dtype {printable(str(dtype), limit=40)}, expected numbers")
+        raise Malformed(f"has dtype {printable(str(dtype), limit=40)}, expected numbers")
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise Malformed(f"has the shape {printable(str(shape), limit=60)}")
     start, size = header.tell(), math.prod(shape) * dtype.itemsize
-    if len(array.data) != start + size:
-        raise Malformed(f"{shown!r} holds {len(array.data) - start} bytes where its shape {shape} needs {size}")
-    flat = np.frombuffer(array.data, dtype=dtype, offset=start)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    if len(data) != start + size:
+        found = f"{len(data) - start} bytes where its shape {printable(str(shape), limit=60)} needs {size}"
+        raise Malformed(f"holds {found}")
+    return np.frombuffer(data, dtype=dtype, offset=start).reshape(shape, order="F" if fortran else "C")
 
 
 def read_number(content: RecordDict, key: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -19,7 +20,16 @@ from flwr.serverapp.strategy import FedAvg, Result
 from fedseca.aggregators import Aggregator
 from fedseca.audit import AUDIT_FILE, NO_ANSWER, Audit
 from fedseca.checkpoint import read_checkpoint, write_checkpoint
-from fedseca.errors import FolderBusy, InputError, NotEnoughClients, NotFinite, Rejection, StateError, printable
+from fedseca.errors import (
+    FolderBusy,
+    InputError,
+    MissingDependency,
+    NotEnoughClients,
+    NotFinite,
+    Rejection,
+    StateError,
+    printable,
+)
 from fedseca.files import take_lock
 from fedseca.flower.grid import CarefulGrid, nodes_asked
 from fedseca.flower.replies import AggregateMetrics, Arrays, combine_metrics, read_arrays, read_number, read_reply
@@ -50,14 +60,17 @@ class RobustStrategy(FedAvg):
         learning_rate: float = 1.0,
         buffers: BufferPolicy = "median",
         seed: int = 0,
+        min_admitted: int | None = None,
         trust_num_examples: bool = False,
         hyperparameters: Mapping[str, Any] | None = None,
         **fedavg_options: Any,
     ) -> None:
         """`audit_dir` gets a line for every round and node, `checkpoint_dir` what is needed to go on after a kill.
 
-        `hyperparameters` are the rule's. `trust_num_examples` weighs each client by the number that it says itself,
-        which a malicious one will make large: only for rules that take weights, only where all clients are trusted.
+        `hyperparameters` are the rule's. A round with fewer than `min_admitted` usable answers keeps its model; if that
+        is not given, with fewer than two or than half of those that were asked: a rule withstands a minority, and must
+        not be left alone with it. `trust_num_examples` weighs each client by the number that it says itself, which a
+        malicious one will make large: only for rules that take weights, only where all clients are trusted.
         """
         super().__init__(**fedavg_options)
         self.server = Server(
@@ -67,7 +80,9 @@ class RobustStrategy(FedAvg):
             raise InputError(
                 f"{self.server.rule.name} weighs no client by a given number: leave out trust_num_examples"
             )
-        self.trust_num_examples = trust_num_examples
+        if min_admitted is not None and min_admitted < 1:
+            raise InputError(f"min_admitted must be an integer ≥ 1; found {min_admitted!r}")
+        self.min_admitted, self.trust_num_examples = min_admitted, trust_num_examples
         self.audit_dir = None if audit_dir is None else Path(audit_dir)
         self.checkpoint_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
         self._audit: Audit | None = None
@@ -98,7 +113,7 @@ class RobustStrategy(FedAvg):
                 self._audit = stack.enter_context(Audit(self.audit_dir / AUDIT_FILE))
             if self.checkpoint_dir is not None:
                 stack.enter_context(_alone_in(self.checkpoint_dir))
-                initial_arrays = self._restore(self.checkpoint_dir / _CHECKPOINT) or initial_arrays
+                initial_arrays = self._restore(self.checkpoint_dir / _CHECKPOINT, initial_arrays)
             self._grid = CarefulGrid(grid)
             self._run = grid.run.run_id
             done = self._done
@@ -117,30 +132,46 @@ class RobustStrategy(FedAvg):
             result.arrays = initial_arrays
         return result
 
-    def _restore(self, path: Path) -> ArrayRecord | None:
-        """The model that was kept, with rule, round and audit put back to where they were; None if there is none."""
+    def _restore(self, path: Path, initial: ArrayRecord) -> ArrayRecord:
+        """The model that was kept, with rule, round and audit put back to where they were; if none was, the initial."""
         if not path.exists():
-            return None
+            return initial
         try:
             found = read_checkpoint(path)
             found.restore(self.server)
-            model = found.parts["model"]
-            arrays = ArrayRecord({name: Array(model[name].numpy()) for name in found.manifest["names"]})
-            self._done = int(found.manifest["round"])
-            head = found.manifest["audit"]
+            arrays = ArrayRecord({name: Array(found.parts["model"][name].numpy()) for name in found.manifest["names"]})
+            for name, value in self._settings(initial).items():
+                if found.manifest["settings"][name] != value:
+                    raise StateError(f"{path}: is of another {name}")
+            number, head = int(found.manifest["round"]), found.manifest["audit"]
         except (StateError, KeyError, TypeError, ValueError) as problem:
             raise StateError(f"{problem}; give another checkpoint_dir, or make the strategy as it was") from None
         if self._audit is not None and head is not None:
-            self._audit.cut_back(head)  # what comes after is of a round that is played again
-        log(INFO, "Going on after round %s, from %s", self._done, path)
+            self._audit.cut_back(head, number + 1)
+        self._done = number
+        log(INFO, "Going on after round %s, from %s", number, path)
         return arrays
+
+    def _settings(self, arrays: ArrayRecord) -> dict[str, Any]:
+        """What must be the same when a training goes on, beside the rule."""
+        model = [[name, str(value.dtype), list(value.shape)] for name, value in read_arrays(arrays).items()]
+        return {
+            "model": model,
+            "learning_rate": self.server.learning_rate,
+            "trust_num_examples": self.trust_num_examples,
+        }
 
     def _keep(self, number: int, arrays: ArrayRecord) -> None:
         if self.checkpoint_dir is None:
             return
-        model = {name: as_tensor(value) for name, value in read_arrays(arrays).items()}
-        head = None if self._audit is None else self._audit.head
-        manifest = {"round": number, "audit": head, "names": list(model)}  # the format keeps no order
+        # Copies: two names may stand for one array, which the format does not know.
+        model = {name: as_tensor(value).clone() for name, value in read_arrays(arrays).items()}
+        manifest = {
+            "round": number,
+            "audit": None if self._audit is None else self._audit.head,
+            "names": list(model),  # the format keeps no order
+            "settings": self._settings(arrays),
+        }
         write_checkpoint(self.checkpoint_dir / _CHECKPOINT, self.server, {"model": model}, manifest)
 
     def configure_train(
@@ -148,8 +179,9 @@ class RobustStrategy(FedAvg):
     ) -> Iterable[Message]:
         """FedAvg's; what is sent, and to whom, is remembered."""
         number = server_round + self._done
+        here = _wait_for_nodes(grid, max(self.min_available_nodes, self.min_train_nodes))
         with _drawing(f"train/{self.server.seed}/{number}"):
-            self._messages = list(super().configure_train(number, arrays, config, grid))
+            self._messages = list(super().configure_train(number, arrays, config, here))
         self._sent = arrays
         return self._messages
 
@@ -157,8 +189,11 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         number = server_round + self._done
+        if self.fraction_evaluate == 0.0:
+            return []
+        here = _wait_for_nodes(grid, max(self.min_available_nodes, self.min_evaluate_nodes))
         with _drawing(f"evaluate/{self.server.seed}/{number}"):
-            self._messages = list(super().configure_evaluate(number, arrays, config, grid))
+            self._messages = list(super().configure_evaluate(number, arrays, config, here))
         return self._messages
 
     def aggregate_train(
@@ -170,12 +205,14 @@ class RobustStrategy(FedAvg):
         models: dict[str, Arrays] = {}
         for node, reply in answers.items():
             try:
-                models[node] = read_reply(reply)
-            except Malformed as problem:
-                rejected.append(Rejection(node, str(problem)))
+                models[node] = read_reply(reply, list(self._sent))
+            except Exception as problem:  # nothing that can be wrong with an answer is worth a run
+                kind = "" if isinstance(problem, Malformed) else f"{type(problem).__name__}: "
+                rejected.append(Rejection(node, printable(f"{kind}{problem}", limit=200)))
         out, void, screened = self._aggregate(models, answers)
         rejected += screened
-        lines = _audit_lines(models, out, rejected, void)
+        by_weight = self.server.rule.low_weight_is_distrust and not self.trust_num_examples
+        lines = _audit_lines(models, out, rejected, void, by_weight=by_weight)
         if self._audit is not None:
             when = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "run": self._run, "round": number}
             self._audit.append(when | line for line in lines)
@@ -214,27 +251,38 @@ class RobustStrategy(FedAvg):
         weights = None
         if self.trust_num_examples:
             weights = [read_number(answers[node].content, self.weighted_by_key) for node in models]
+        asked = len(self._messages)
+        fewest = max(min(2, asked), (asked + 1) // 2) if self.min_admitted is None else self.min_admitted
         try:
             out = self.server.aggregate(
-                list(models.values()), list(models), before=read_arrays(self._sent), weights=weights
+                list(models.values()),
+                list(models),
+                before=read_arrays(self._sent),
+                weights=weights,
+                min_clients=fewest,
             )
         except NotEnoughClients as problem:
-            count = f"{problem.admitted} of {len(self._messages)} that were asked can be used"
-            return None, f"{problem.rule} needs at least {problem.required} clients, {count}", list(problem.rejected)
+            count = f"{problem.admitted} of {asked} that were asked can be used"
+            return None, f"at least {problem.required} answers are needed, {count}", list(problem.rejected)
         except NotFinite as problem:
             return None, str(problem), []
-        except InputError:  # of the server's own side
+        except (InputError, StateError, MissingDependency):  # of the server's own side
             raise
-        except (ArithmeticError, RuntimeError, ValueError) as problem:  # numbers that a rule could not compute with
-            return None, f"{self.server.rule.name} failed: {printable(str(problem), limit=200)}", []
+        except Exception as problem:  # numbers that a rule could not compute with
+            log(WARNING, "%s failed", self.server.rule.name, exc_info=True)
+            return None, f"{self.server.rule.name} failed: {printable(repr(problem), limit=200)}", []
         return out, None, list(out.rejected)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """FedAvg's, of the replies whose metrics can be used."""
         answers, lost = self._identify(replies)
         number = server_round + self._done
-        for rejection in lost:
-            log(WARNING, "round %s: node %s did not evaluate: %s", number, rejection.client_id, rejection.reason)
+        for node, reason in lost:
+            log(WARNING, "round %s: node %s did not evaluate: %s", number, node, reason)
+        for node, reply in answers.items():
+            if reply.has_error():
+                reason = printable(str(reply.error.reason), limit=200)
+                log(WARNING, "round %s: node %s did not evaluate: %s", number, node, reason)
         return self._combine(number, answers.values(), self.evaluate_metrics_aggr_fn)
 
     def _combine(self, number: int, replies: Iterable[Message], aggregate: AggregateMetrics) -> MetricRecord | None:
@@ -242,7 +290,12 @@ class RobustStrategy(FedAvg):
         try:
             return combine_metrics(contents, aggregate, self.weighted_by_key, trust_weights=self.trust_num_examples)
         except Exception as problem:  # what nodes report of themselves must not end the run
-            log(WARNING, "round %s: what the nodes report cannot be combined: %s", number, problem)
+            log(
+                WARNING,
+                "round %s: what the nodes report cannot be combined: %s",
+                number,
+                printable(str(problem), limit=200),
+            )
             return None
 
 
@@ -258,6 +311,24 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
+class _Here:
+    """Stands for a grid whose nodes do not change while some of them are drawn."""
+
+    def __init__(self, nodes: list[int]) -> None:
+        self._nodes = nodes
+
+    def get_node_ids(self) -> list[int]:
+        return self._nodes
+
+
+def _wait_for_nodes(grid: Grid, enough: int) -> Grid:
+    """As FedAvg waits, without end. Sorted: what is drawn from them must not depend on a grid's order."""
+    while len(nodes := sorted(grid.get_node_ids())) < enough:
+        log(INFO, "Waiting for nodes: %d are here, %d are needed", len(nodes), enough)
+        time.sleep(1)
+    return cast(Grid, _Here(nodes))
+
+
 @contextmanager
 def _drawing(seed: str) -> Iterator[None]:
     """FedAvg draws nodes with Python's own generator; seeded by the round, a resumed run draws as an unbroken one."""
@@ -270,13 +341,14 @@ def _drawing(seed: str) -> Iterator[None]:
 
 
 def _audit_lines(
-    nodes: Iterable[str], out: Round | None, rejected: Iterable[Rejection], void: str | None
+    nodes: Iterable[str], out: Round | None, rejected: Iterable[Rejection], void: str | None, *, by_weight: bool
 ) -> list[dict[str, Any]]:
     """One for each node of the round, by id; then, of a round that keeps its model, the reason."""
     # Of a round that came to nothing all that is known of the others is that they could be used.
-    lines: dict[str, dict[str, Any]] = {node: {"admitted": True, "suspect": False} for node in nodes}
+    lines: dict[str, dict[str, Any]] = {node: {"admitted": True} for node in nodes}
     admitted = [] if out is None else [record for record in out.records() if record["admitted"]]
-    usual = {name: _median(record.get(name) for record in admitted) for name in ("weight", "norm")}
+    names = ("weight", "norm") if by_weight else ("norm",)
+    usual = {name: _median(record.get(name) for record in admitted) for name in names}
     for record in admitted:
         reason = _suspicion(record, usual)
         record["suspect"] = reason is not None
@@ -295,11 +367,12 @@ def _suspicion(record: Mapping[str, Any], usual: Mapping[str, float]) -> str | N
     """Why a node that was admitted is suspect."""
     if record["suspect"]:
         return "the rule calls it malicious"
-    weight, norm = record.get("weight"), record["norm"]
-    if weight is not None and weight <= _FAR_BELOW * usual["weight"] and usual["weight"] > 0:
-        return f"weight {weight:.3g}, where the median is {usual['weight']:.3g}"
-    if norm is not None and norm >= _FAR_ABOVE * usual["norm"] and usual["norm"] > 0:
-        return f"norm {norm:.3g}, where the median is {usual['norm']:.3g}"
+    for name, median_value in usual.items():
+        value = record.get(name)
+        if value is None or median_value <= 0:
+            continue
+        if value <= _FAR_BELOW * median_value if name == "weight" else value >= _FAR_ABOVE * median_value:
+            return f"{name} {value:.3g}, where the median is {median_value:.3g}"
     return None
 
 

@@ -6,6 +6,7 @@ const STATES = [
   ["suspect", "suspect", "it was admitted, but stands out: next to no weight, far too large, or called malicious by the rule"],
   ["left-out", "left out", "its answer could not be used"],
   ["no-answer", "no answer", "none came in time"],
+  ["in-vain", "in vain", "it could be used, but the round kept the model it began with"],
 ];
 const BLANK = "it was not asked, or nothing was written down of it";
 const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
