@@ -67,7 +67,10 @@ def residual_norms(updates: Updates, weights: Tensor) -> Tensor:
 
 
 def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Σ_k w_k·g_k (D), in the updates' dtype unless another is asked for"""
+    """Σ_k w_k·g_k (D), in the updates' dtype unless another is asked for; rows of weight 0 are not read"""
+    chosen = weights.nonzero().flatten().tolist()
+    if 0 < len(chosen) < len(updates):
+        updates, weights = updates.select(chosen), weights[chosen]
     return _best(updates).weighted_sum(updates, weights, dtype)  # type: ignore[no-any-return]
 
 
