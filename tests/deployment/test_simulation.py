@@ -22,6 +22,7 @@ _ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",
     "OMP_NUM_THREADS": "1",
     "COLUMNS": "120",
     "PYTHONPATH": os.pathsep.join(map(str, [ROOT, ROOT / "examples" / "flower-app"])),

@@ -119,6 +119,7 @@ def test_show_as_data(audit):
     assert [node["node"] for node in report["nodes"]] == ["12", "11", "13"]
     assert report["nodes"][0] == {
         "node": "12",
+        "verdict": "suspicious",
         "suspicious": True,
         "since": {"run": 7, "round": 2, "time": "2026-11-16T09:02:00+00:00"},
         "asked": 6,
@@ -210,3 +211,9 @@ def test_long_names_and_reasons_fit_a_terminal(tmp_path, columns):
     assert max(map(len, plain.splitlines())) <= columns
     assert f"{node}  suspicious  10000" in plain
     assert "\x1b[31m" in done.stdout  # red
+
+
+def test_what_is_no_audit_is_not_shown_as_an_empty_one(tmp_path):
+    (tmp_path / "audit.jsonl").write_text("x")
+    done = run("audit", "show", tmp_path)
+    assert done.returncode == 2 and "line 1 is unfinished" in done.stderr

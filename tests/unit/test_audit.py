@@ -456,3 +456,12 @@ def test_what_each_node_did_in_each_round():
     survey = survey_of(used(1, "1"), silent(1, "2"), suspect(2, "1"), left_out(2, "3"))
     states = [{node: act.state for node, act in each.nodes.items()} for each in survey.latest]
     assert states == [{"1": "used", "2": "no answer"}, {"1": "suspect", "3": "left out"}]
+
+
+@pytest.mark.parametrize(
+    ("course", "verdict"),
+    [("uuu", "fine"), ("sss", "suspicious"), ("us", "doubtful"), ("su", "fine"), ("---", "never answered")],
+)
+def test_the_verdict_in_a_word(course, verdict):
+    survey = survey_of(*(KINDS[letter](number) for number, letter in enumerate(course, 1)))
+    assert survey.nodes[0].verdict == verdict and (", 1 doubtful" in survey.summary()) == (verdict == "doubtful")

@@ -377,7 +377,7 @@ def test_cut_off_after_any_round_it_goes_on_and_ends_the_same(options, tmp_path)
     assert len({tuple(nodes) for nodes in audit_of(tmp_path / "a").values()}) > 1 or "fraction_train" not in options
     finished, _ = run(tmp_path / "a", 6, **options)
     np.testing.assert_array_equal(arrays_of(finished.arrays)["bias"], arrays_of(unbroken.arrays)["bias"])
-    with pytest.raises(StateError, match=r"cannot be gone on from .* give another checkpoint_dir"):
+    with pytest.raises(StateError, match=r"cannot be gone on from .* or give another checkpoint_dir"):
         run(tmp_path / "a", 8, rule="krum")
 
 
@@ -499,3 +499,10 @@ def test_without_flower_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr", None)
     with pytest.raises(MissingDependency, match=r"pip install 'fedseca\[flower\]'"):
         importlib.import_module("fedseca.flower")
+
+
+@pytest.mark.parametrize("name", ["audit_dir", "checkpoint_dir"])
+def test_a_file_is_no_folder(name, tmp_path):
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(InputError, match=f"{name} must be a folder; found the file"):
+        RobustStrategy(**{name: tmp_path / "mine"})

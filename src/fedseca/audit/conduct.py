@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -93,6 +93,15 @@ class Conduct:
         return self._surplus >= ENOUGH
 
     @property
+    def verdict(self) -> str:
+        """In a word: below what is suspicious, bad answers that good ones have not made up for leave a doubt."""
+        if self.suspicious:
+            return "suspicious"
+        if self.asked == self.no_answer:
+            return "never answered"
+        return "doubtful" if self._surplus else "fine"
+
+    @property
     def since(self) -> When | None:
         """The round from which on it is suspicious, if it is."""
         return self._turned if self.suspicious else None
@@ -159,7 +168,8 @@ class Survey:
         """In one sentence: how much there is, and how many are suspicious."""
         if self.first is None or self.last is None:
             return "no round is written down yet"
-        suspicious = sum(node.suspicious for node in self._nodes.values())
+        verdicts = Counter(node.verdict for node in self._nodes.values())
+        doubtful = f", {verdicts['doubtful']} doubtful" if verdicts["doubtful"] else ""
         runs = f" of {len(self._runs):,} runs" if len(self._runs) > 1 else ""
         times = [time for time in (_minute(self.first.time), _minute(self.last.time)) if time]
         when = f" ({' to '.join(dict.fromkeys(times))} UTC)" if times else ""
@@ -167,7 +177,7 @@ class Survey:
         kept = f"; {_count(self.voids, 'round')} kept the model {began} began with" if self.voids else ""
         return (
             f"{_count(len(self._nodes), 'node')} over {_count(self.rounds, 'round')}{runs}{when}: "
-            f"{suspicious or 'none'} suspicious{kept}"
+            f"{verdicts['suspicious'] or 'none'} suspicious{doubtful}{kept}"
         )
 
     @property

@@ -71,6 +71,8 @@ def show(
     if output is not None:
         _check_output(output, path)
     found = verify_audit(path, strict=False)  # a server may be writing its next line
+    if not found.survey.lines:
+        found = verify_audit(path)  # with no line before it, what is there is hardly an audit
     if output is not None:
         page = make_audit_page(found, str(path)).encode()
         write_atomically(output, page)
@@ -105,6 +107,7 @@ def _as_data(found: Verified) -> dict[str, Any]:
     nodes = [
         {
             "node": node.node,
+            "verdict": node.verdict,
             "suspicious": node.suspicious,
             "since": None if node.since is None else node.since._asdict(),
             "asked": node.asked,
@@ -133,7 +136,7 @@ def _print(survey: Survey) -> None:
     details = Table.grid(padding=(0, 2, 0, 0))
     for node in survey.nodes:
         name, style = printable(node.node, 40), "red" if node.suspicious else ""
-        table.add_row(Text(name), "suspicious" if node.suspicious else "fine", *_numbers(node), style=style)
+        table.add_row(Text(name), node.verdict, *_numbers(node), style=style)
         if told := _details(survey, node):
             details.add_row(Text(name, style=style), Text(told, overflow="fold"))
     if survey.lines:

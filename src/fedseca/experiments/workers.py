@@ -207,7 +207,8 @@ def connect_to_ray(address: str, threads: int) -> tuple[Any, int]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray asks for in a warning otherwise
     check_reachable(address)
     try:
-        ray.init(address=None if address == "local" else address, log_to_driver=False, configure_logging=False)
+        # "local" as it stands: for None Ray would join whatever cluster was last begun on this machine, and be it gone.
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError) as problem:
         reason = str(problem).strip().partition("\n")[0]
         raise InputError(f"no Ray cluster at {address!r}: {reason}") from None

@@ -85,6 +85,9 @@ class RobustStrategy(FedAvg):
         self.min_admitted, self.trust_num_examples = min_admitted, trust_num_examples
         self.audit_dir = None if audit_dir is None else Path(audit_dir)
         self.checkpoint_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
+        for name, folder in (("audit_dir", self.audit_dir), ("checkpoint_dir", self.checkpoint_dir)):
+            if folder is not None and folder.exists() and not folder.is_dir():
+                raise InputError(f"{name} must be a folder; found the file {folder}")
         self._audit: Audit | None = None
         self._grid: CarefulGrid | None = None
         self._run = 0
@@ -95,6 +98,8 @@ class RobustStrategy(FedAvg):
 
     def summary(self) -> None:
         log(INFO, "\t├──> Rule: %s", self.server.rule)
+        if not self.trust_num_examples:
+            log(INFO, "\t├──> All nodes weigh the same, whatever they declare as '%s'", self.weighted_by_key)
         super().summary()
 
     def start(
@@ -117,6 +122,8 @@ class RobustStrategy(FedAvg):
             self._grid = CarefulGrid(grid)
             self._run = grid.run.run_id
             done = self._done
+            if 0 < num_rounds <= done:
+                log(WARNING, "All %s rounds are done already: nothing is trained. New folders begin anew.", num_rounds)
             result = super().start(
                 cast(Grid, self._grid),
                 initial_arrays,
@@ -145,7 +152,7 @@ class RobustStrategy(FedAvg):
                     raise StateError(f"{path}: is of another {name}")
             number, head = int(found.manifest["round"]), found.manifest["audit"]
         except (StateError, KeyError, TypeError, ValueError) as problem:
-            raise StateError(f"{problem}; give another checkpoint_dir, or make the strategy as it was") from None
+            raise StateError(f"{problem}; or give another checkpoint_dir") from None
         if self._audit is not None and head is not None:
             self._audit.cut_back(head, number + 1)
         self._done = number

@@ -14,7 +14,7 @@ const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)
 const lines = (words) => element("div", {}, ...words.map((word) => element("div", {}, word)));
 
 function nodeTable(nodes) {
-  const verdict = (row) => (row.suspicious ? element("b", { class: "byzantine" }, "suspicious") : "fine");
+  const verdict = (row) => (row.suspicious ? element("b", { class: "byzantine" }, row.verdict) : row.verdict);
   return table([
     { label: "node", class: "node", value: (row) => row.node }, { label: "verdict", show: verdict },
     { label: "since", class: "lines", show: (row) => lines(row.since || ["–"]) },

@@ -40,6 +40,7 @@ def _row(survey: Survey, node: Conduct) -> dict[str, Any]:
     return {
         "node": printable(node.node, _LONGEST_NODE),
         "suspicious": node.suspicious,
+        "verdict": node.verdict,
         "since": None if node.since is None else survey.words(node.since),
         "asked": node.asked,
         "no_answer": node.no_answer,
