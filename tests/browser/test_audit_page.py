@@ -155,7 +155,7 @@ def test_the_colours_follow_the_system(browser, pages):
     visit.until(f"{MAP}.data")
     scale = f"{MAP}.data[0].colorscale.map((each) => each[1])"
     light = visit.page.evaluate(scale)
-    assert len(set(light)) == 4
+    assert len(set(light)) == 5
     visit.page.emulate_media(color_scheme="dark")
     visit.until(f"{scale}[0] !== '{light[0]}'")
     assert not set(light) & set(visit.page.evaluate(scale))
