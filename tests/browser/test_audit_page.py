@@ -74,7 +74,7 @@ def test_table_and_map(browser, pages):
     visit = Visit(browser, pages["few"])
     assert visit.texts("#nodes tbody tr:first-child td") == [
         "9223372036854775819",
-        "fine",
+        "doubtful",
         "–",
         *("5", "0", "3", "0", "10.0 %"),
         "4 NaN, first at bias[0]",
