@@ -453,6 +453,11 @@ def test_an_unreachable_superlink_is_nobodys_fault():
         play(answer)
 
 
+def test_who_is_not_asked_to_evaluate_is_not_missed(caplog):
+    play(honest)
+    assert "did not evaluate" not in caplog.text and "configure_train" in caplog.text
+
+
 def test_evaluation_survives_what_a_node_reports():
     def answer(message):
         node = message.metadata.dst_node_id

@@ -186,16 +186,19 @@ class RobustStrategy(FedAvg):
     ) -> Iterable[Message]:
         """FedAvg's; what is sent, and to whom, is remembered."""
         number = server_round + self._done
+        self._sent, self._messages = arrays, []
+        if self.fraction_train == 0.0:
+            return []
         here = _wait_for_nodes(grid, max(self.min_available_nodes, self.min_train_nodes))
         with _drawing(f"train/{self.server.seed}/{number}"):
             self._messages = list(super().configure_train(number, arrays, config, here))
-        self._sent = arrays
         return self._messages
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         number = server_round + self._done
+        self._messages = []
         if self.fraction_evaluate == 0.0:
             return []
         here = _wait_for_nodes(grid, max(self.min_available_nodes, self.min_evaluate_nodes))
