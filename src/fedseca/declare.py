@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import numbers
 import types
@@ -172,28 +173,7 @@ class Declared:
     @classmethod
     def hyperparameters(cls) -> dict[str, Hyperparameter]:
         """The declared hyperparameters by name."""
-        hints = typing.get_type_hints(cls)
-        found = {}
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
-            declared = field.metadata.get(_METADATA)
-            if declared is None:
-                raise TypeError(f"{cls.__name__}.{field.name} must be declared with param(...)")
-            kind, optional = _plain_type(hints[field.name])
-            memoryless = field.default if declared["memoryless"] is _SAME else declared["memoryless"]
-            bounds = {key: bound for key, bound in declared["bounds"].items() if bound is not None}
-            found[field.name] = Hyperparameter(
-                owner=cls.name or cls.__name__,
-                name=field.name,
-                type=kind,
-                optional=optional,
-                default=field.default,
-                memoryless=memoryless,
-                bounds=bounds,
-                choices=declared["choices"],
-                registry=declared["registry"],
-                help=declared["help"],
-            )
-        return found
+        return dict(_hyperparameters(cls, cls.name or cls.__name__))  # type: ignore[arg-type]  # a class is hashable
 
     @classmethod
     def declared(cls, name: str) -> Hyperparameter:
@@ -211,6 +191,32 @@ class Declared:
     def describe(self) -> dict[str, Any]:
         """Its name and hyperparameters, from which it can be made again."""
         return {"name": self.name, **self.values()}
+
+
+@functools.cache  # types are read from text, and every part of every scenario asks
+def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparameter]:
+    hints = typing.get_type_hints(cls)
+    found = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
+        declared = field.metadata.get(_METADATA)
+        if declared is None:
+            raise TypeError(f"{cls.__name__}.{field.name} must be declared with param(...)")
+        kind, optional = _plain_type(hints[field.name])
+        memoryless = field.default if declared["memoryless"] is _SAME else declared["memoryless"]
+        bounds = {key: bound for key, bound in declared["bounds"].items() if bound is not None}
+        found[field.name] = Hyperparameter(
+            owner=owner,
+            name=field.name,
+            type=kind,
+            optional=optional,
+            default=field.default,
+            memoryless=memoryless,
+            bounds=bounds,
+            choices=declared["choices"],
+            registry=declared["registry"],
+            help=declared["help"],
+        )
+    return found
 
 
 def _plain_type(hint: Any) -> tuple[type, bool]:
