@@ -22,7 +22,7 @@ test: install
 # The report's page in a real browser, which has to be there.
 test-browser: install
 	@$(BIN)/python -m tests.browser.chromium
-	$(BIN)/python -m pytest -n 2 tests/browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
 
 # A federation of Flower on this machine, in processes of its own and over TLS. Takes minutes; needs Linux and openssl.
 test-deployment: install
