@@ -10,17 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import fedseca
-from fedseca.aggregators import State
-from fedseca.attacks import Knowledge
+from fedseca import Attack, Knowledge, State, param, register
 
 
-@fedseca.ATTACKS.register("top_flip")
+@register("top_flip")
 @dataclass(frozen=True, kw_only=True)
-class TopFlip(fedseca.Attack):
+class TopFlip(Attack):
     """The honest mean with the sign of its largest coordinates turned: what survives a sparsification is wrong."""
 
-    share: float = fedseca.param(0.1, gt=0, le=1, help="share of the coordinates that is turned")
+    share: float = param(0.1, gt=0, le=1, help="share of the coordinates that is turned")
 
     def craft(self, honest: Tensor, knowledge: Knowledge, state: State, rng: torch.Generator) -> tuple[Tensor, State]:
         mean = honest.mean(dim=0)

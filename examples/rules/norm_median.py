@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedseca import Aggregation, Aggregator, Updates, ops, param, register
-from fedseca.aggregators import State
+from fedseca import Aggregation, Aggregator, State, Updates, diagnostic, ops, param, register
 
 
 @register("norm_median")
@@ -21,6 +20,11 @@ class NormMedian(Aggregator):
 
     g̃ = 1/K·Σ_k g_k·min[1, c·τ/‖g_k‖] with τ = median_k ‖g_k‖. Cost: O(K·D), two reads.
     """
+
+    diagnostics = (
+        *Aggregator.diagnostics,
+        diagnostic("clip_factor", heading="clip", help="what its update was multiplied by to be short enough"),
+    )
 
     slack: float = param(1.0, gt=0, help="c: how many median lengths a client may have")
 

@@ -84,6 +84,7 @@ PLAIN: dict[str, tuple[str, Work]] = {
     "copod_dos": ("K subtractions", subtractions),
 }
 """The plain way in torch to do what a rule mostly does."""
+_PLAIN_NAMES = {"pseudocode", *(name for name, _ in PLAIN.values())}
 
 
 def make_updates(clients: int, dim: int) -> Tensor:
@@ -101,7 +102,7 @@ def plan_measurements(
 ) -> list[tuple[str, int, Work]]:
     """(name, clients, what to do) in order: the mean first, since all else is measured by it."""
     for rule in rules:
-        AGGREGATORS[rule]
+        AGGREGATORS.check(rule)
     for other in compare:
         if other not in ("pseudocode", "torch"):
             raise InputError(f"unknown comparison {other!r}. Known: pseudocode, torch")
@@ -134,9 +135,9 @@ def measure(
         if len(matrix) != count:
             del matrix  # the old one goes before the new one comes
             matrix = make_updates(count, dim)
-        if name in AGGREGATORS:
+        if name not in _PLAIN_NAMES:
             work(matrix[:, : min(dim, 4096)])  # compiles
-        extra, seconds = _memory_and_time(work, matrix)
+        extra, seconds = memory_and_time(work, matrix)
         times = [seconds]
         while len(times) < repeats and seconds < longest:
             start = time.perf_counter()
@@ -147,7 +148,8 @@ def measure(
         yield Measurement(name, count, dim, statistics.median(times), max(times) - min(times), len(times), extra)
 
 
-def _memory_and_time(work: Work, matrix: Tensor) -> tuple[int | None, float]:
+def memory_and_time(work: Work, matrix: Tensor) -> tuple[int | None, float]:
+    """How far the memory rises while it works, in bytes (None: cannot be told), and how many seconds it takes."""
     gc.collect()
     before = _reset_peak()
     start = time.perf_counter()

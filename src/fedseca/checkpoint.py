@@ -1,4 +1,7 @@
-"""A server's memory and what belongs to it, in one file that is replaced in one stroke and tells when it is damaged."""
+"""The one format for what is kept: numbers and names in a manifest, tensors in named parts, in one file.
+
+It is replaced in one stroke. Its digest is that of every byte of the file, so that whatever was changed in it shows.
+"""
 
 from __future__ import annotations
 
@@ -9,69 +12,82 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fedseca.errors import StateError
 from fedseca.files import write_atomically
-from fedseca.server import Server
 
-_SERVER = "server"
+CHECKPOINT = "checkpoint.safetensors"
+FORMAT = 2
+_BLANK = b"0" * 64
+_DIGEST = b'"digest":"%b"'
+"""Where the digest stands in the file's header. A quote inside of another text is escaped, so it stands there once."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was kept: numbers and names in the manifest, tensors in named parts."""
+    """What was kept."""
 
     path: Path
     manifest: Mapping[str, Any]
     parts: Mapping[str, dict[str, Tensor]]
 
-    def restore(self, server: Server) -> None:
-        """Put a server back to where it was; one that was made otherwise is a `StateError`."""
-        try:
-            server.load_state_dict({**self.manifest[_SERVER], "state": self.parts.get(_SERVER, {})})
-        except (KeyError, TypeError, StateError) as problem:
-            raise StateError(f"{self.path}: cannot be gone on from ({problem})") from None
 
-
-def write_checkpoint(
-    path: Path, server: Server, parts: Mapping[str, Mapping[str, Tensor]], manifest: Mapping[str, Any]
-) -> None:
+def write_checkpoint(path: Path, manifest: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Replace what is there; cut off at any moment, the file holds the old or the new."""
-    saved = server.state_dict()
     tensors = {
         f"{part}/{name}": value.detach().cpu().contiguous()
-        for part, named in {_SERVER: saved.pop("state"), **parts}.items()
+        for part, named in parts.items()
         for name, value in named.items()
     }
-    manifest = {**manifest, "contents": _digest(tensors), _SERVER: saved}
-    write_atomically(path, save(tensors, {"manifest": json.dumps(manifest)}))
+    told = json.dumps({**manifest, "format": FORMAT})
+    content = bytearray(save(tensors, {"manifest": told, "digest": _BLANK.decode()}))
+    place = content.index(_DIGEST % _BLANK) + len(_DIGEST % b"") - 1
+    content[place : place + len(_BLANK)] = hashlib.sha256(content).hexdigest().encode()
+    write_atomically(path, bytes(content))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """What `write_checkpoint` wrote; anything else is a `StateError`."""
-    parts: dict[str, dict[str, Tensor]] = {}
-    tensors: dict[str, Tensor] = {}
     try:
-        with safe_open(path, "pt") as file:
-            manifest = json.loads(file.metadata()["manifest"])
-            for key in file.keys():  # noqa: SIM118 (not a mapping)
-                part, _, name = key.partition("/")
-                # A copy in memory of torch's own: where a vector lies decides how its sums are rounded.
-                tensors[key] = parts.setdefault(part, {})[name] = file.get_tensor(key).clone()
-        if manifest["contents"] != _digest(tensors):
-            raise ValueError("it is not what was written")
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
-        raise StateError(f"{path}: cannot be read ({problem})") from None
+        content = path.read_bytes()
+        header = _header(content)
+        if "digest" not in header and "contents" in json.loads(header.get("manifest", "{}")):
+            raise StateError(
+                f"{path}: was written by an earlier version of fedseca; go on with that version, or begin anew "
+                "in another folder"
+            )
+        _check_digest(content, header["digest"])
+        manifest = json.loads(header["manifest"])
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']!r}, this version reads {FORMAT}")
+        parts: dict[str, dict[str, Tensor]] = {}
+        for key, value in load(content).items():
+            part, _, name = key.partition("/")
+            # A copy in memory of torch's own: where a vector lies decides how its sums are rounded.
+            parts.setdefault(part, {})[name] = value.clone()
+    except FileNotFoundError:
+        raise StateError(f"{path}: there is no such file") from None
+    except StateError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
+        raise StateError(f"{path}: cannot be read ({' '.join(str(problem).split())})") from None
     return Checkpoint(path, manifest, parts)
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Of their bytes, whatever their dtype (NumPy has no bfloat16)."""
-    digest = hashlib.blake2b(digest_size=8)
-    for _, value in sorted(tensors.items()):
-        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _header(content: bytes) -> dict[str, str]:
+    """The texts in the header of a safetensors file: eight bytes say how long it is."""
+    size = int.from_bytes(content[:8], "little")
+    found = json.loads(content[8 : 8 + size])["__metadata__"]
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError("its header is not that of a checkpoint")
+    return found
+
+
+def _check_digest(content: bytes, digest: str) -> None:
+    """Whether the file is what was written: with the digest blanked out, its digest is that."""
+    found = _DIGEST % digest.encode()
+    if len(digest) != len(_BLANK) or hashlib.sha256(content.replace(found, _DIGEST % _BLANK, 1)).hexdigest() != digest:
+        raise ValueError("it is damaged, or was changed after it was written")

@@ -1,7 +1,8 @@
-"""Hyperparameters, declared once, and the registries of what declares them.
+"""Hyperparameters and diagnostics, declared once.
 
 A rule or an attack is a frozen dataclass whose fields are made with `param`. The constructor's check, the command
 line, `fedseca list`, the docs' tables and the bad values of the contract suite are all derived from that declaration.
+So are headings and help wherever a diagnostic is shown: in tables, on the page, in CSV and in TensorBoard.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
-from fedseca.errors import ParameterError, UnknownName
+from fedseca.errors import ParameterError
 
-_SAME = object()
 _METADATA = "fedseca.param"
 
 
@@ -31,18 +31,16 @@ def param(
     le: float | None = None,
     lt: float | None = None,
     choices: tuple[str, ...] | None = None,
-    registry: Registry[Any] | None = None,
+    registry: Parts | None = None,
     help: str,
-    memoryless: Any = _SAME,
 ) -> Any:
     """A hyperparameter's one declaration: default, bounds or choices, and a line of help.
 
     With a `registry` the value is one of what is registered there: given by name, as a mapping of its name and
-    hyperparameters, or made already. `memoryless` is the default where nothing is remembered between calls
-    (`fedseca.aggregate`).
+    hyperparameters, or made already.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    declared = {"bounds": bounds, "choices": choices, "registry": registry, "help": help, "memoryless": memoryless}
+    declared = {"bounds": bounds, "choices": choices, "registry": registry, "help": help}
     return dataclasses.field(default=default, metadata={_METADATA: declared})
 
 
@@ -63,10 +61,9 @@ class Hyperparameter:
     type: type
     optional: bool
     default: Any
-    memoryless: Any
     bounds: Mapping[str, float]
     choices: tuple[str, ...] | None
-    registry: Registry[Any] | None
+    registry: Parts | None
     help: str
 
     @property
@@ -91,7 +88,10 @@ class Hyperparameter:
         if value is None and self.optional:
             return None
         if self.registry is not None:
-            return self._registered(value, self.registry)
+            made = self.registry.read(value, self.default)
+            if made is None:
+                raise self._refuse(value)
+            return made
         expected = {int: numbers.Integral, float: numbers.Real}.get(self.type, self.type)
         valid = isinstance(value, expected) and (self.type is bool or not isinstance(value, bool))
         if valid and self.type is float:
@@ -103,16 +103,6 @@ class Hyperparameter:
         if any(not _COMPARE[kind][1](value, bound) for kind, bound in self.bounds.items()):
             raise self._refuse(value)
         return self.type(value)
-
-    def _registered(self, value: Any, registry: Registry[Any]) -> Any:
-        if isinstance(value, registry.base):
-            return value
-        if isinstance(value, str):
-            return registry.make(value)
-        if isinstance(value, Mapping) and isinstance(value.get("name", ""), str):
-            given = {str(key): part for key, part in value.items() if key != "name"}
-            return registry.make(value.get("name", self.default), **given)
-        raise self._refuse(value)
 
     def parse(self, text: str) -> Any:
         """The value written as `text` on a command line."""
@@ -161,6 +151,16 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
+class Parts(Protocol):
+    """What a hyperparameter may be chosen from: a registry."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def read(self, value: Any, default: str) -> Declared | None:
+        """What a value stands for: a name, a table or an object; None if it is none of these."""
+        ...
+
+
 class Declared:
     """The base of whatever declares hyperparameters with `param`: checks them when it is made."""
 
@@ -192,6 +192,10 @@ class Declared:
         """Its name and hyperparameters, from which it can be made again."""
         return {"name": self.name, **self.values()}
 
+    def remade(self, **changes: Any) -> Self:
+        """The same with some hyperparameters changed."""
+        return type(self)(**{**self.values(), **changes})
+
 
 @functools.cache  # types are read from text, and every part of every scenario asks
 def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparameter]:
@@ -202,7 +206,6 @@ def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparamete
         if declared is None:
             raise TypeError(f"{cls.__name__}.{field.name} must be declared with param(...)")
         kind, optional = _plain_type(hints[field.name])
-        memoryless = field.default if declared["memoryless"] is _SAME else declared["memoryless"]
         bounds = {key: bound for key, bound in declared["bounds"].items() if bound is not None}
         found[field.name] = Hyperparameter(
             owner=owner,
@@ -210,7 +213,6 @@ def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparamete
             type=kind,
             optional=optional,
             default=field.default,
-            memoryless=memoryless,
             bounds=bounds,
             choices=declared["choices"],
             registry=declared["registry"],
@@ -229,54 +231,41 @@ def _plain_type(hint: Any) -> tuple[type, bool]:
     return hint, False
 
 
-T = TypeVar("T", bound=Declared)
-
-
-class Registry(Mapping[str, type[T]], Generic[T]):
-    """Names and the classes behind them. Being registered means being listed and being tested."""
-
-    def __init__(self, kind: str, base: type[Any] = Declared) -> None:
-        self.kind, self.base = kind, base
-        self._classes: dict[str, type[T]] = {}
-
-    def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Class decorator: make the class known under `name`."""
-
-        def add(cls: type[T]) -> type[T]:
-            known = self._classes.get(name)
-            if known is not None:
-                raise ValueError(f"{self.kind} {name!r} is registered already, by {known.__module__}.{known.__name__}")
-            cls.name = name
-            self._classes[name] = cls
-            return cls
-
-        return add
-
-    def __getitem__(self, name: str) -> type[T]:
-        try:
-            return self._classes[name]
-        except (KeyError, TypeError):
-            raise UnknownName(unknown(self.kind, name, self)) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._classes))
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-    def make(self, name: str, /, *, memoryless: bool = False, **values: Any) -> T:
-        """An instance by name. An unknown hyperparameter is an error that lists the known ones."""
-        cls = self[name]
-        for given in values:
-            cls.declared(given)
-        if memoryless:
-            values = {key: declared.memoryless for key, declared in cls.hyperparameters().items()} | values
-        return cls(**values)
-
-
 def unknown(kind: str, found: object, known: Iterable[str]) -> str:
     """The message for a name nobody knows: the nearest known one, then all of them."""
     names = list(known)
     near = difflib.get_close_matches(str(found), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown {kind} {found!r}{hint} Known: {', '.join(names) or 'none'}"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """What is said of each client, or of each pair of clients, in a round."""
+
+    name: str
+    help: str
+    """One line."""
+    heading: str = ""
+    """Over its column; its name, if not given."""
+    symbol: str = ""
+    """The paper's letter."""
+    share: bool = False
+    """Whether it is a part of a whole, shown in per cent."""
+    pairs: bool = False
+    """Whether there is a number for each pair of clients."""
+
+    def __post_init__(self) -> None:
+        if not self.heading:
+            object.__setattr__(self, "heading", self.name.replace("_", " "))
+
+    def show(self, value: float | None) -> str:
+        """A value of it, for people."""
+        if value is None:
+            return "–"
+        return f"{value:.1%}" if self.share else f"{value:.4g}"
+
+
+def diagnostic(name: str, *, help: str, **shown: Any) -> Diagnostic:
+    """A diagnostic's one declaration: `diagnostic("rho", symbol="ρ", heading="trust ρ", help="its say in a vote")`."""
+    return Diagnostic(name, help, **shown)

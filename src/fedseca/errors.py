@@ -40,10 +40,6 @@ class StateError(FedsecaError, ValueError):
     """A saved state that does not belong to this server, or is broken."""
 
 
-class NotFinite(FedsecaError):
-    """The result would not be finite: it is not returned, and nothing is remembered of the round."""
-
-
 class MissingDependency(FedsecaError, ImportError):
     """An optional library that a rule needs is not installed."""
 
@@ -58,14 +54,36 @@ class Rejection(NamedTuple):
         return f"{self.client_id} ({self.reason})"
 
 
+class NotFinite(FedsecaError):
+    """The result would not be finite: it is not returned, and nothing is remembered of the round."""
+
+    def __init__(self, message: str, rejected: Sequence[Rejection] = ()) -> None:
+        self.rejected = tuple(rejected)
+        super().__init__(message)
+
+
+class NotEnoughRows(FedsecaError):
+    """A step before the rule left fewer rows than the rule needs."""
+
+    def __init__(self, chain: str, rule: str, required: int, rows: int, clients: int) -> None:
+        self.required = required
+        super().__init__(f"{chain}: {rule} needs at least {required} rows, {rows} left of {clients} clients")
+
+
 class NotEnoughClients(FedsecaError):
     """Too few clients were admitted for the rule; `rejected` names the others with the reason."""
 
-    def __init__(self, rule: str, required: int, admitted: int, rejected: Sequence[Rejection]) -> None:
+    def __init__(
+        self, rule: str, required: int, admitted: int, rejected: Sequence[Rejection], why: str | None = None
+    ) -> None:
         self.rule, self.required, self.admitted, self.rejected = rule, required, admitted, tuple(rejected)
         fewest = f"{required} client{'s' * (required != 1)}"
         left_out = "; ".join(str(r) for r in self.rejected)
-        super().__init__(
-            f"{rule} needs at least {fewest}, {admitted} of {admitted + len(self.rejected)} were admitted"
-            + (f"; rejected: {left_out}" if left_out else "")
-        )
+        found = f"{rule} needs at least {fewest}, {admitted} of {admitted + len(self.rejected)} were admitted"
+        super().__init__((why or found) + (f"; rejected: {left_out}" if left_out else ""))
+        self._why = why
+
+    def shortage(self, asked: int) -> str:
+        """The same without the others' reasons, of a round in which so many clients were asked."""
+        usable = f"{self.admitted} of {asked} that were asked can be used"
+        return self._why or f"at least {self.required} answers are needed, {usable}"

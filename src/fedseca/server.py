@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
-from fedseca.aggregators import Aggregation, Aggregator, State, make_aggregator
-from fedseca.errors import InputError, NotEnoughClients, NotFinite, Rejection, StateError
-from fedseca.files import write_atomically
+from fedseca.aggregators import Aggregation, Aggregator, State, make_aggregator, make_alone
+from fedseca.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
+from fedseca.declare import Diagnostic, diagnostic
+from fedseca.errors import InputError, NotEnoughClients, NotEnoughRows, NotFinite, Rejection, StateError
 from fedseca.layout import BufferPolicy, Layout
 from fedseca.screening import Screening, screen
+from fedseca.suspicion import suspicion
+from fedseca.verdict import OWN_FIELDS, USED, Verdict
 
-_FORMAT = 1
-_MANIFEST = "server.json"
-_RESERVED = {"round", "client", "byzantine", "present", "admitted", "suspect", "reason"}
-_RESERVED |= {"time", "run", "node", "void", "previous", "hash"}  # of an audit
-"""What a record of a client says itself; a diagnostic of that name is not in it."""
+NORM = diagnostic("norm", help="the length of its update")
+"""What the server itself says of each client."""
+
+
+def diagnostics_of(rule: Aggregator) -> dict[str, Diagnostic]:
+    """What is said of each client under a rule, by name: its norm, then what the rule declares."""
+    return {each.name: each for each in (NORM, *rule.diagnostics)}
+
+
+_SERVER = "server"
+_SAVED = "server.safetensors"
+_OUTDATED = "server.json"
+"""What an earlier version wrote in its place."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +45,52 @@ class Round:
     """The new global model, complete; None unless the model before the round was given."""
     client_ids: tuple[str, ...]
     """The admitted clients, in the order of the diagnostics."""
-    clients: Mapping[str, Tensor]
-    """Diagnostics by name, one number for each admitted client (K), or for each pair (K × K)."""
+    diagnostics: Mapping[str, Tensor]
+    """What is said of the admitted clients, by name: one number for each (K), or for each pair (K × K)."""
     rejected: tuple[Rejection, ...]
-    suspects: tuple[str, ...]
-    """The admitted clients that the rule itself calls malicious."""
+    suspicions: Mapping[str, str] = field(default_factory=dict)
+    """The admitted clients that stand out, each with the reason (`fedseca.suspicion`)."""
+
+    @property
+    def clients(self) -> Mapping[str, Tensor]:
+        """The diagnostics, by the name that they had before."""
+        return self.diagnostics
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """The admitted clients that stand out: next to no weight, far too long, or called malicious by the rule."""
+        return tuple(self.suspicions)
+
+    @property
+    def verdicts(self) -> list[tuple[str, Verdict]]:
+        """(client, what became of it): the admitted ones in their order, then those that were left out."""
+        admitted = [
+            (i, Verdict("suspect", self.suspicions[i]) if i in self.suspicions else USED) for i in self.client_ids
+        ]
+        return admitted + [(r.client_id, Verdict("left out", r.reason)) for r in self.rejected]
+
+    def numbers(self) -> dict[str, dict[str, float | None]]:
+        """The diagnostics of each admitted client, ready for JSON: what is not finite is None."""
+        columns = {name: values.tolist() for name, values in self.diagnostics.items() if values.ndim == 1}
+        return {
+            client_id: {name: values[k] if np.isfinite(values[k]) else None for name, values in columns.items()}
+            for k, client_id in enumerate(self.client_ids)
+        }
 
     def records(self) -> list[dict[str, Any]]:
-        """One flat record for each client, the rejected ones included, ready for JSON."""
-        columns = {name: values.tolist() for name, values in self.clients.items() if values.ndim == 1}
-        admitted = [
-            {"client": client_id, "admitted": True, "suspect": client_id in self.suspects}
-            | {name: _json_number(values[k]) for name, values in columns.items() if name not in _RESERVED}
-            for k, client_id in enumerate(self.client_ids)
-        ]
-        return admitted + [{"client": r.client_id, "admitted": False, "reason": r.reason} for r in self.rejected]
+        """One flat record for each client, those left out included: `client`, `verdict`, `reason`, its numbers."""
+        numbers = self.numbers()
+        return [record_of(i, verdict, numbers[i] if verdict.admitted else {}) for i, verdict in self.verdicts]
 
 
-def _json_number(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+def record_of(client_id: str, verdict: Verdict, numbers: Mapping[str, float | None]) -> dict[str, Any]:
+    """A flat record of one client."""
+    own = {"client": client_id, **verdict.record()}
+    return own | {name: value for name, value in numbers.items() if name not in OWN_FIELDS}
 
 
 class Server:
-    """A rule, what it remembers between rounds, and the round's number.
+    """A rule or a chain of parts, what it remembers between rounds, and the round's number.
 
     >>> server = Server("fedseca", momentum=0.5)
     >>> out = server.aggregate(torch.randn(3, 100), client_ids=["a", "b", "c"])
@@ -127,6 +157,17 @@ class Server:
         """What `aggregate` would answer now; nothing is remembered. An attacker who knows the rule does this."""
         return self._play(updates, client_ids, before, weights)[0]
 
+    def screen(
+        self,
+        updates: Any,
+        client_ids: Sequence[object] | None = None,
+        *,
+        before: Any = None,
+        weights: Sequence[float] | None = None,
+    ) -> Screening:
+        """Who would be admitted to a round now, and why the others would not."""
+        return screen(updates, client_ids, before=before, weights=weights, buffers=self.buffers, expected=self._layout)
+
     def _play(
         self,
         updates: Any,
@@ -137,15 +178,18 @@ class Server:
     ) -> tuple[Round, Aggregation, Layout]:
         if weights is not None and not self.rule.takes_weights:
             raise InputError(f"{self.rule.name} weighs no client by a given number: leave out weights")
-        screening = screen(
-            updates, client_ids, before=before, weights=weights, buffers=self.buffers, expected=self._layout
-        )
+        screening = self.screen(updates, client_ids, before=before, weights=weights)
         admitted = screening.updates
         fewest = max(self.rule.min_clients(), min_clients)
         if len(admitted) < fewest:
             raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected)
         state = self._state or self.rule.init(admitted.dim)
-        answer = self.rule.aggregate(admitted, state, self._generator())
+        try:
+            answer = self.rule.aggregate(admitted, state, self._generator())
+        except NotEnoughRows as few:
+            raise NotEnoughClients(
+                self.rule.name, few.required, len(admitted), screening.rejected, why=str(few)
+            ) from None
         if not isinstance(answer, Aggregation) or answer.update.shape != (admitted.dim,):
             raise TypeError(
                 f"{self.rule.name}.aggregate must answer an Aggregation whose update has {admitted.dim} numbers"
@@ -169,20 +213,24 @@ class Server:
         for arrays in (update, model or {}):
             for name, value in arrays.items():
                 if value.is_floating_point() and value.numel() and not torch.stack(value.aminmax()).isfinite().all():
-                    raise NotFinite(f"the aggregate is not finite{f' in {name}' if name else ''}: the round is void")
+                    where = f" in {name}" if name else ""
+                    raise NotFinite(f"the aggregate is not finite{where}: the round is void", screening.rejected)
+        said = {NORM.name: screening.norms, **answer.diagnostics}
+        judged = self.rule.low_weight_is_distrust and updates.weights is None
         return Round(
             update=_outward(update, layout, screening.is_numpy),
             model=None if model is None else _outward(model, layout, screening.is_numpy),
             client_ids=updates.client_ids,
-            clients={"norm": screening.norms, **answer.clients},
+            diagnostics=said,
             rejected=screening.rejected,
-            suspects=answer.suspects,
+            suspicions=suspicion(
+                updates.client_ids, said["norm"].tolist(), said["weight"].tolist() if judged else None, answer.suspects
+            ),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on later: whose state it is, the round, and the rule's tensors (copies)."""
         return {
-            "format": _FORMAT,
             "rule": self.rule.name,
             "hyperparameters": self.rule.values(),
             "seed": self.seed,
@@ -194,7 +242,7 @@ class Server:
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from a saved state. One of another rule, hyperparameter or seed is refused."""
-        ours = {"format": _FORMAT, "rule": self.rule.name, "seed": self.seed, "buffers": self.buffers}
+        ours = {"rule": self.rule.name, "seed": self.seed, "buffers": self.buffers}
         theirs = {key: saved.get(key) for key in ours} | dict(saved.get("hyperparameters") or {})
         for key, value in (ours | self.rule.values()).items():
             if theirs.get(key) != value:
@@ -220,51 +268,45 @@ class Server:
         if state and layout is None:
             raise ValueError("it does not say which arrays it is of")
 
+    def keep(
+        self,
+        path: Path,
+        manifest: Mapping[str, Any] | None = None,
+        parts: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Write a checkpoint: the state, and what else a runtime needs to go on."""
+        saved = self.state_dict()
+        state = saved.pop("state")
+        write_checkpoint(path, {**(manifest or {}), _SERVER: saved}, {**(parts or {}), _SERVER: state})
+
+    def restore(self, found: Checkpoint) -> None:
+        """Go on from a checkpoint; that of a server that was made otherwise is a `StateError`."""
+        try:
+            self.load_state_dict({**found.manifest[_SERVER], "state": found.parts.get(_SERVER, {})})
+        except (KeyError, TypeError, StateError) as problem:
+            raise StateError(f"{found.path}: cannot be resumed ({problem})") from None
+
     def save(self, folder: str | Path) -> None:
         """Write the state into a folder. Whenever it is cut off, the folder holds the old state or the new one."""
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
             raise StateError(f"{folder} is a file; a server is saved into a folder")
         folder.mkdir(parents=True, exist_ok=True)
-        saved = self.state_dict()
-        tensors = {name: value.contiguous().cpu() for name, value in saved.pop("state").items()}
-        # The manifest is written last and names the tensors' file: replacing it is the moment of change.
-        content = save(tensors)
-        outdated = self._tensors_file(folder)
-        saved["tensors"] = f"state-{_digest(content)}.safetensors"
-        write_atomically(folder / saved["tensors"], content)
-        write_atomically(folder / _MANIFEST, json.dumps(saved, indent=1).encode())
-        if outdated is not None and outdated.name != saved["tensors"]:
-            outdated.unlink(missing_ok=True)
-
-    @staticmethod
-    def _tensors_file(folder: Path) -> Path | None:
-        """The tensors' file that the manifest in a folder names, if there is one to read."""
-        try:
-            return folder / Path(json.loads((folder / _MANIFEST).read_text())["tensors"]).name
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        self.keep(folder / _SAVED)
 
     def load(self, folder: str | Path) -> Server:
-        """Go on from a folder that `save` wrote; returns the server itself."""
-        manifest = Path(folder) / _MANIFEST
-        try:
-            saved = json.loads(manifest.read_text())
-            file = manifest.with_name(Path(saved.pop("tensors")).name)
-            content = file.read_bytes()
-            saved["state"] = load(content)
-        except FileNotFoundError as problem:
-            raise StateError(f"no saved server in {folder}: {Path(problem.filename).name} is missing") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as problem:
-            raise StateError(f"the saved server in {folder} cannot be read: {problem}") from None
-        if file.name != f"state-{_digest(content)}.safetensors":
-            raise StateError(f"the saved server in {folder} is damaged: {file.name} is not what was written")
-        self.load_state_dict(saved)
+        """Go on from what `save` wrote into a folder, or from the checkpoint of a run; returns the server itself."""
+        folder = Path(folder)
+        found = next((folder / name for name in (_SAVED, CHECKPOINT) if (folder / name).is_file()), None)
+        if found is None and (folder / _OUTDATED).is_file():
+            raise StateError(
+                f"{folder}: was saved by an earlier version of fedseca ({_OUTDATED}); go on with that version, or "
+                "begin with a new server"
+            )
+        if found is None:
+            raise StateError(f"{folder}: there is no saved server ({_SAVED})")
+        self.restore(read_checkpoint(found))
         return self
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _outward(arrays: dict[str, Tensor], layout: Layout, is_numpy: bool) -> Any:
@@ -295,6 +337,6 @@ def aggregate(
     >>> aggregate(torch.tensor([[1.0, -2.0], [3.0, -4.0], [2.0, 9.0]]), rule="cwmed")
     tensor([ 2., -2.])
     """
-    made = make_aggregator(rule, memoryless=True, **hyperparameters)
+    made = make_alone(rule, **hyperparameters)
     out = Server(made, buffers=buffers, seed=seed).aggregate(updates, client_ids, before=before, weights=weights)
     return out.update if before is None else out.model

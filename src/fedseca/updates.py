@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedseca.errors import InputError
-from fedseca.layout import Arrays, BufferPolicy, Layout, Malformed
+from fedseca.layout import Arrays, BufferPolicy, Entry, Layout, Malformed
 from fedseca.reading import identify, read_before, read_clients
 
 BLOCK_ELEMENTS = 1 << 20
 """How many numbers a block of all clients holds: what bounds the memory of the reference primitives."""
+
+
+State = Mapping[str, Tensor]
+"""What a rule, a step or an attack remembers between rounds: tensors by name. Of a client: `name/client id`."""
 
 
 class Row(Protocol):
@@ -68,17 +76,98 @@ def _flat_slice(array: Tensor, start: int, stop: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MeanRow:
-    """The mean of several rows, read as if it were one."""
+class MixedRow:
+    """Σ_s w_s·row_s of several rows, read as if it were one row. None of the rows is mixed itself."""
 
-    rows: tuple[Row, ...]
+    sources: tuple[Row, ...]
+    weights: tuple[float, ...]
     in_memory = False
 
     def read(self, start: int, stop: int) -> Tensor:
-        total = self.rows[0].read(start, stop) / len(self.rows)
-        for row in self.rows[1:]:
-            total = total + row.read(start, stop) / len(self.rows)
-        return total
+        pieces = [row.read(start, stop) for row in self.sources]
+        return combine_rows(pieces, Recipe.of([(range(len(pieces)), self.weights)]))[0]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """M mixes as sparse rows of weights: mix m is Σ weights·rows / divisors[m] over the entries ends[m] … ends[m+1]."""
+
+    ends: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    divisors: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, mixes: Sequence[tuple[Sequence[int], Sequence[float]]]) -> Recipe:
+        """Of the sources and weights of each mix. A mean is summed before it is divided: what cancels out is 0."""
+        divided = [_as_mean(weights) for _, weights in mixes]
+        return cls(
+            np.cumsum([0, *(len(sources) for sources, _ in mixes)], dtype=np.int64),
+            np.array([source for sources, _ in mixes for source in sources], dtype=np.int64),
+            np.array([weight for weights, _ in divided for weight in weights], dtype=np.float64),
+            np.array([divisor for _, divisor in divided], dtype=np.float64),
+        )
+
+
+def _as_mean(weights: Sequence[float]) -> tuple[Sequence[float], float]:
+    """(1, …, 1) and n, if the weights are 1/n each; else the weights and 1."""
+    count = round(1 / weights[0]) if weights[0] > 1e-9 else 0
+    if count and all(weight == 1 / count for weight in weights):
+        return [1.0] * len(weights), float(count)
+    return weights, 1.0
+
+
+Combine = Callable[[list[Tensor], Recipe], Sequence[Tensor]]
+
+
+def combine_rows(pieces: list[Tensor], recipe: Recipe) -> list[Tensor]:
+    """The mixes of rows that were read, summed in float64 in the order of the rows."""
+    mixed = []
+    precise = torch.float32 if pieces[0].device.type == "mps" else torch.float64
+    for (start, stop), divisor in zip(itertools.pairwise(recipe.ends.tolist()), recipe.divisors.tolist(), strict=True):
+        total = torch.zeros_like(pieces[0], dtype=precise)
+        for source, weight in zip(recipe.sources[start:stop], recipe.weights[start:stop], strict=True):
+            total += pieces[source].to(precise) * float(weight)
+        mixed.append((total / divisor).to(pieces[0].dtype))
+    return mixed
+
+
+@dataclass(frozen=True)
+class _ReadingPlan:
+    """Which rows are read, each once; and how the rows that are mixed are made of them."""
+
+    sources: tuple[Row, ...]
+    direct: tuple[int | None, ...]
+    """For each row: its place among the sources; None if it is the next of the mixes."""
+    recipe: Recipe | None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> _ReadingPlan:
+        if not any(isinstance(row, MixedRow) for row in rows):
+            return cls(tuple(rows), tuple(range(len(rows))), None)
+        sources: list[Row] = []
+        places: dict[int, int] = {}
+
+        def place(row: Row) -> int:
+            if id(row) not in places:
+                places[id(row)] = len(sources)
+                sources.append(row)
+            return places[id(row)]
+
+        direct = tuple(None if isinstance(row, MixedRow) else place(row) for row in rows)
+        mixes = [row for row in rows if isinstance(row, MixedRow)]
+        recipe = Recipe.of([([place(row) for row in mix.sources], mix.weights) for mix in mixes])
+        return cls(tuple(sources), direct, recipe)
+
+
+def _mixed_row(rows: Sequence[Row], weights: Sequence[float]) -> MixedRow:
+    """A mix of rows that may be mixes themselves, over the rows that these are made of."""
+    total: dict[int, tuple[Row, float]] = {}
+    for row, weight in zip(rows, weights, strict=True):
+        inner = zip(row.sources, row.weights, strict=True) if isinstance(row, MixedRow) else [(row, 1.0)]
+        for source, share in inner:
+            total[id(source)] = (source, total.get(id(source), (source, 0.0))[1] + weight * share)
+    return MixedRow(tuple(source for source, _ in total.values()), tuple(share for _, share in total.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +185,9 @@ class Updates:
     weights: Tensor | None = None
     """What the caller asked to weigh the clients with; None: all the same."""
     norms: Tensor | None = None
-    """The lengths of the rows, where screening has measured them already."""
+    """The lengths of the rows, where they have been measured already."""
+    agreement: Tensor | None = None
+    """The sign agreement of each pair of rows (`ops.sign_agreement`), where it has been counted already."""
     states: tuple[Arrays, ...] = ()
     """The clients' own arrays, for what stands beside the vector."""
 
@@ -194,11 +285,41 @@ class Updates:
         width = max(1, elements // len(self))
         for start in range(0, self.dim, width):
             stop = min(start + width, self.dim)
-            yield slice(start, stop), torch.stack([row.read(start, stop) for row in self.rows])
+            yield slice(start, stop), torch.stack(self.read(start, stop))
+
+    @cached_property
+    def _plan(self) -> _ReadingPlan:
+        return _ReadingPlan.of(self.rows)
+
+    def read(self, start: int, stop: int, step: int = 1, combine: Combine = combine_rows) -> list[Tensor]:
+        """Coordinates start … stop of each row, or every `step`-th of them. May be views: never write to them.
+
+        Rows that several mixes are made of are read once; `combine` mixes them.
+        """
+        plan = self._plan
+        pieces = [row.read(start, stop) for row in plan.sources]
+        if step > 1:
+            pieces = [piece[::step].clone() for piece in pieces]  # a view would keep all of a copy that was read
+        mixed = iter(() if plan.recipe is None else combine(pieces, plan.recipe))
+        return [next(mixed) if place is None else pieces[place] for place in plan.direct]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading is free for every row."""
+        return all(row.in_memory for row in self.rows)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some of the rows are mixes of others."""
+        return self._plan.recipe is not None
 
     def row(self, index: int) -> Tensor:
         """One client's vector in the dtype of the arithmetic. May be a view: never write to it."""
         return self.rows[index].read(0, self.dim)
+
+    def by_id(self) -> list[int]:
+        """The rows in the order of their ids: one that does not depend on who answered first."""
+        return sorted(range(len(self)), key=self.client_ids.__getitem__)
 
     def fractions(self) -> Tensor:
         """α: what each client weighs, summing to 1; 1/K unless weights were asked for."""
@@ -206,6 +327,11 @@ class Updates:
             return torch.full((len(self),), 1 / len(self), dtype=torch.float64)
         scaled = self.weights / self.weights.max()  # the sum of huge weights must not overflow
         return scaled / scaled.sum()
+
+    def first(self, count: int) -> Updates:
+        """The first coordinates only, as plain vectors."""
+        layout = Layout((Entry("", (count,), self.dtype),), self.layout.buffers)
+        return replace(self, layout=layout, norms=None, agreement=None, states=())
 
     def select(self, indices: Sequence[int]) -> Updates:
         """The same updates, of these clients only."""
@@ -215,12 +341,34 @@ class Updates:
             client_ids=tuple(self.client_ids[i] for i in indices),
             weights=None if self.weights is None else self.weights[list(indices)],
             norms=None if self.norms is None else self.norms[list(indices)],
+            agreement=None if self.agreement is None else self.agreement[list(indices)][:, list(indices)],
             states=tuple(self.states[i] for i in indices) if self.states else (),
         )
 
     def with_rows(self, rows: Sequence[Row], client_ids: Sequence[str]) -> Updates:
-        """Other rows of the same layout: a bucket of clients, a centre, what was remembered."""
-        return replace(self, rows=tuple(rows), client_ids=tuple(client_ids), weights=None, norms=None, states=())
+        """Other rows of the same layout: a centre, what was remembered."""
+        return replace(
+            self, rows=tuple(rows), client_ids=tuple(client_ids), weights=None, norms=None, agreement=None, states=()
+        )
+
+    def mixed(
+        self, members: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], ids: Sequence[str]
+    ) -> Updates:
+        """M rows that are weighted sums of these rows: row m is Σ_i weights[m][i]·row members[m][i]. Never built."""
+        alone = [len(of_mix) == 1 for of_mix in members]
+        rows = [
+            self.rows[of_mix[0]] if single and shares[0] == 1 else _mixed_row([self.rows[k] for k in of_mix], shares)
+            for of_mix, shares, single in zip(members, weights, alone, strict=True)
+        ]
+        if all(row is mine for row, mine in zip(rows, self.rows, strict=False)) and len(rows) == len(self):
+            return replace(self, client_ids=tuple(ids))  # nothing was mixed: what is known of the rows still holds
+        mixed = self.with_rows(rows, ids)
+        if self.norms is None or not all(alone):
+            return mixed
+        lengths = [
+            abs(shares[0]) * float(self.norms[of_mix[0]]) for of_mix, shares in zip(members, weights, strict=True)
+        ]
+        return replace(mixed, norms=torch.tensor(lengths, dtype=torch.float64))
 
     def vector_row(self, vector: Tensor) -> ArrayRow:
         """A vector of this layout (a previous aggregate, say) as a row beside the clients'."""

@@ -72,7 +72,7 @@ def hover(visit: Visit, row: int, column: int) -> list[str]:
 
 def test_table_and_map(browser, pages):
     visit = Visit(browser, pages["few"])
-    assert visit.texts("#nodes tbody tr:first-child td") == [
+    assert visit.texts("#clients tbody tr:first-child td") == [
         "9223372036854775819",
         "doubtful",
         "–",
@@ -95,17 +95,17 @@ def test_the_map_says_what_happened(browser, pages):
     when = ["run 7", "round 2", "2026-11-16 09:02 UTC"]
     kept = "the round kept the model it began with"
     told = hover(visit, 0, 1)
-    assert told == ["node 9223372036854775819", *when, "left out: 4 NaN, first at bias[0]", kept]
+    assert told == ["client 9223372036854775819", *when, "left out: 4 NaN, first at bias[0]", kept]
     assert hover(visit, 1, 0)[-2:] == ["used: its answer was used", "norm 1.2 · weight 25.0 %"]
     assert "".join(hover(visit, 2, 0)[-2:]) == "it was not asked, or nothing was written down of it"
     visit.close()
 
 
-def test_fifty_nodes_and_five_hundred_rounds(browser, pages):
+def test_fifty_clients_and_five_hundred_rounds(browser, pages):
     assert pages["many"].stat().st_size < 8e6
     visit = Visit(browser, pages["many"])
     page = visit.page
-    assert visit.texts("#nodes tbody tr:first-child td")[:3] == [
+    assert visit.texts("#clients tbody tr:first-child td")[:3] == [
         str(10**18 + 3),
         "suspicious",
         "round 301\n2026-11-16 09:01 UTC",
@@ -126,7 +126,7 @@ def test_fifty_nodes_and_five_hundred_rounds(browser, pages):
 def test_text_stays_text(browser, pages):
     visit = Visit(browser, pages["hostile"])
     assert visit.texts("#voids-table td.reason") == [HOSTILE]
-    assert visit.page.locator("#nodes td b, img[src=x]").count() == 0
+    assert visit.page.locator("#clients td b, img[src=x]").count() == 0
     assert HOSTILE in "".join(hover(visit, 0, 0))
     assert visit.page.evaluate("window.stolen") is None
     visit.close()

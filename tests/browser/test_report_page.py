@@ -153,6 +153,15 @@ def test_one_run(browser, pages):
     page.wait_for_selector("#run .card:nth-child(4) .main-svg")
     assert page.locator("#run .card:has(.main-svg)").count() == 4
     assert visit.texts("#clients tbody td:nth-child(2)") == ["honest"] * 3 + ["Byzantine"] * 2
+    headings = ["client", "truth", "present", "left out", "suspect", "trust ρ", "clip", "adopted", "weight", "norm"]
+    assert visit.texts("#clients thead th") == headings
+    helped = page.locator("#clients thead th", has_text="trust ρ").get_attribute("title")
+    assert helped == "concordance ratio: its say in the election of signs"
+    assert page.locator("#column option").all_text_contents()[0] == f"trust ρ: {helped}"
+    assert visit.texts("#clients tbody td:nth-child(4)") == ["0"] * 3 + ["3"] * 2
+    assert visit.texts("#clients tbody td:nth-child(5)") == ["0"] * 5
+    assert "Who agrees with whom (sign concordance ω)" in visit.texts("#run .card h3")
+    assert visit.texts("#rejections-title") == ["Who was left out, and why"]
     assert visit.texts("#rejections td:nth-child(4)") == ["3 of 3"] * 2
     assert page.locator("#config").is_hidden()
     page.locator("summary").press("Enter")
@@ -291,6 +300,9 @@ def test_hostile_text_is_shown_as_text(browser, pages):
     words = [name.replace("_", " ") for name in HOSTILE_NAMES]
     assert visit.page.locator("#column option").all_text_contents()[-4:] == words
     assert visit.page.locator("#clients thead th").all_text_contents()[-4:] == words
+    # Of 12 rounds: four in which the last was left out, in the four that came next to them both were suspect.
+    assert visit.texts("#clients tbody td:nth-child(4)") == ["0", "0", "0", "0", "4"]
+    assert visit.texts("#clients tbody td:nth-child(5)") == ["0", "0", "0", "4", "4"]
     visit.page.locator("#column").select_option("__proto__")
     visit.page.locator("#column").scroll_into_view_if_needed()
     plot = "document.querySelector('#column').closest('.card').querySelector('.plot')"

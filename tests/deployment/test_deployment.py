@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedseca import Server
-from fedseca.audit import NO_ANSWER, AuditError, Record, read_audit
+from fedseca.audit import AuditError, Record, read_audit
 from tests.deployment.federation import HOST, Config, Federation, Run
 from tests.deployment.processes import Address, Process, listening, running
 from tests.e2e.command import run_cold
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     model: dict[str, Tensor]
 
     def lines(self, node: str) -> list[Record]:
-        return [record for record in self.audit if record["node"] == node]
+        return [record for record in self.audit if record["client"] == node]
 
 
 def start(federation: Federation, name: str, folder: Path, rounds: int, timeout: float = PATIENCE) -> Run:
@@ -128,11 +128,11 @@ def test_the_superlink_is_known_by_its_certificate_alone(federation):
 def test_malicious_sites_are_named_and_the_model_is_good(federation, unbroken):
     nan, backwards = (unbroken.lines(federation.node_ids[site]) for site in (NAN, BACKWARDS))
     assert [line["round"] for line in nan] == [line["round"] for line in backwards] == [*range(1, ROUNDS + 1)]
-    assert all(line["admitted"] is False and "NaN" in line["reason"] for line in nan)
-    assert all(line["admitted"] is True and line["suspect"] is True for line in backwards)
+    assert all(line["verdict"] == "left out" and "NaN" in line["reason"] for line in nan)
+    assert all(line["verdict"] == "suspect" for line in backwards)
     for site in HONEST:
         lines = unbroken.lines(federation.node_ids[site])
-        assert len(lines) == ROUNDS and all(line["admitted"] and not line["suspect"] for line in lines)
+        assert len(lines) == ROUNDS and all(line["verdict"] == "used" for line in lines)
     assert unbroken.f1[ROUNDS] >= 0.7
 
 
@@ -141,7 +141,7 @@ def test_the_audit_on_the_disk_is_whole_and_shows_what_was_changed(federation, u
     verified = run_cold("audit", "verify", audit)
     assert verified.returncode == 0, verified.stderr
     changed = tmp_path / "audit.jsonl"
-    changed.write_text(audit.read_text().replace('"suspect":true', '"suspect":false', 1))
+    changed.write_text(audit.read_text().replace('"verdict":"suspect"', '"verdict":"used"', 1))
     with pytest.raises(AuditError):
         read_audit(changed)
 
@@ -197,9 +197,10 @@ def test_the_run_goes_on_without_a_site_that_vanishes(federation, resumed, beref
     lost = [line for line in bereft.lines(federation.node_ids[BACKWARDS]) if line["round"] > ROUNDS]
     # It is asked, and nothing comes, until the SuperLink itself misses it; from then on it is not asked.
     assert lost and lost[0]["round"] == ROUNDS + 1
-    assert all(not line["admitted"] and line["reason"].startswith(NO_ANSWER) for line in lost)
+    assert all(line["verdict"] == "no answer" and line["reason"] for line in lost)
     for site in HONEST:
-        assert [line["admitted"] for line in bereft.lines(federation.node_ids[site])] == [True] * MORE_ROUNDS
+        lines = bereft.lines(federation.node_ids[site])
+        assert len(lines) == MORE_ROUNDS and all(line["verdict"] in ("used", "suspect") for line in lines)
     assert not any("void" in line for line in bereft.audit)
     assert bereft.f1[MORE_ROUNDS] >= 0.8
 

@@ -91,6 +91,6 @@ def test_a_scenario_gives_the_same_as_the_built_in_loop(tmp_path):
     assert here.model is not None and model.keys() == here.model.keys()
     for name, value in here.model.items():
         torch.testing.assert_close(model[name], value, rtol=0, atol=1e-5)
-    assert [line["client"] for line in history.clients] == [line["client"] for line in here.clients]
+    assert [line["client"] for line in history.audit] == [line["client"] for line in here.audit]
     report = run("-c", "from fedseca.cli import main; main()", "report", tmp_path / "run", "-o", tmp_path / "page.html")
     assert report.returncode == 0 and (tmp_path / "page.html").stat().st_size > 100_000, report.stderr

@@ -1,16 +1,18 @@
-"""`fedseca audit` as an operator uses it, on files that nodes and others may have written into."""
+"""`fedseca audit` as an operator uses it, on files that clients and others may have written into."""
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedseca.audit import BEGINNING, Audit
+from fedseca.federation import Scenario, simulate
 from tests.e2e.command import run, run_each
+from tests.unit.test_audit import BEFORE_THIS, before_this, forge, left_out, line, silent, suspect, used
 from tests.unit.test_audit import HOSTILE as FORGED
-from tests.unit.test_audit import forge, left_out, line, silent, suspect, used
 
 MARKUP = "</script><script>stolen()</script>&lt;[red]b[/red] \x1b[2J\x9b31m\u202e\ud800 {{data}}"
 
@@ -22,13 +24,13 @@ def audit(tmp_path_factory) -> Path:
     with Audit(folder / "audit.jsonl") as audit:
         for run_id, number in ((7, 1), (7, 2), (8, 3), (8, 4), (9, 1), (9, 2)):
             turned = (run_id, number) != (7, 1)
-            of_nodes = [
+            of_clients = [
                 used(number, "11", run=run_id),
                 left_out(number, "12", "2 NaN, first at bias[0]", run=run_id) if turned else used(1, "12", run=7),
                 silent(number, "13", run=run_id) if number == 3 else used(number, "13", run=run_id),
             ]
             void = [line(number, None, run=run_id, void="krum needs at least 5 clients")] if number == 4 else []
-            audit.append([*of_nodes, *void])
+            audit.append([*of_clients, *void])
     return folder
 
 
@@ -39,7 +41,7 @@ def test_verify(audit):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:3] == [
         f"{file}: whole, each line follows from the one before it",
-        "lines 19 · rounds 6 · nodes 3",
+        "lines 19 · rounds 6 · clients 3",
         f"last hash {head}",
     ]
     assert "Keep this hash elsewhere" in done.stdout
@@ -47,7 +49,7 @@ def test_verify(audit):
     again = run("audit", "verify", audit, "--head", first)
     assert again.returncode == 0 and "the hash that was kept is that of line 1\n" in again.stdout
     report = json.loads(run("audit", "verify", audit, "--head", head, "--json").stdout)
-    assert report == {"file": str(file), "lines": 19, "rounds": 6, "nodes": 3, "head": head, "kept_line": 19}
+    assert report == {"file": str(file), "lines": 19, "rounds": 6, "clients": 3, "head": head, "kept_line": 19}
 
 
 def test_an_edit_is_an_error(audit, tmp_path):
@@ -90,6 +92,7 @@ def test_whatever_is_in_the_file_the_error_is_one_line(tmp_path):
         assert each.stderr.startswith("error: ") and each.stderr.count("\n") == 1, name
     for name in ("nowhere", "folder"):
         assert "no audit is there; it is the file audit.jsonl in the audit_dir" in done[name].stderr
+        assert done[name].stderr.endswith(" or clients.jsonl in the folder of a run\n")
 
 
 def words(text: str) -> str:
@@ -108,7 +111,7 @@ def test_show(audit):
         "12  suspicious since run 7, round 2, 2026-11-16 09:02 UTC; last reason: 2 NaN, first at bias[0]" in done.stdout
     )
     assert words(done.stdout).endswith(
-        "3 nodes over 6 rounds of 3 runs (2026-11-16 09:01 to 2026-11-16 09:02 UTC): 1 suspicious; "
+        "3 clients over 6 rounds of 3 runs (2026-11-16 09:01 to 2026-11-16 09:02 UTC): 1 suspicious; "
         "1 round kept the model it began with"
     )
 
@@ -116,9 +119,9 @@ def test_show(audit):
 def test_show_as_data(audit):
     report = json.loads(run("audit", "show", audit / "audit.jsonl", "--json").stdout)
     assert (report["rounds"], report["kept_model"]) == (6, 1)
-    assert [node["node"] for node in report["nodes"]] == ["12", "11", "13"]
-    assert report["nodes"][0] == {
-        "node": "12",
+    assert [client["client"] for client in report["clients"]] == ["12", "11", "13"]
+    assert report["clients"][0] == {
+        "client": "12",
         "verdict": "suspicious",
         "suspicious": True,
         "since": {"run": 7, "round": 2, "time": "2026-11-16T09:02:00+00:00"},
@@ -134,11 +137,11 @@ def test_show_as_data(audit):
 def test_an_empty_audit(tmp_path):
     Audit(tmp_path / "audit.jsonl").close()
     verified = run("audit", "verify", tmp_path)
-    assert verified.returncode == 0 and f"lines 0 · rounds 0 · nodes 0\nlast hash {BEGINNING}" in verified.stdout
+    assert verified.returncode == 0 and f"lines 0 · rounds 0 · clients 0\nlast hash {BEGINNING}" in verified.stdout
     shown = run("audit", "show", tmp_path, "-o", tmp_path / "page.html")
     assert shown.stdout.splitlines()[0] == "no round is written down yet"
     assert (tmp_path / "page.html").exists()
-    assert json.loads(run("audit", "show", tmp_path, "--json").stdout)["nodes"] == []
+    assert json.loads(run("audit", "show", tmp_path, "--json").stdout)["clients"] == []
 
 
 def page_data(page: Path) -> dict[str, Any]:
@@ -154,24 +157,24 @@ def test_the_page(audit, tmp_path):
     done = run("audit", "show", audit, "-o", page)
     assert done.returncode == 0 and done.stdout.splitlines()[-1].startswith(f"written to {page} (")
     data = page_data(page)
-    assert [node["node"] for node in data["nodes"]] == ["12", "11", "13"]
-    assert [node["states"] for node in data["map"]] == ["022222", "000000", "003000"]
+    assert [client["client"] for client in data["clients"]] == ["12", "11", "13"]
+    assert [client["verdicts"] for client in data["map"]] == ["022222", "000000", "003000"]
     assert [(each["run"], each["number"]) for each in data["rounds"]][3:5] == [("8", 4), ("9", 1)]
     assert data["rounds"][3]["void"] == "krum needs at least 5 clients"
-    assert data["nodes"][0]["since"] == ["run 7", "round 2", "2026-11-16 09:02 UTC"]
+    assert data["clients"][0]["since"] == ["run 7", "round 2", "2026-11-16 09:02 UTC"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html"]
 
 
-def test_rounds_without_a_node_and_runs_that_go_on(tmp_path):
+def test_rounds_without_a_client_and_runs_that_go_on(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit:
         audit.append([used(1, "1", run=1), used(1, "2", run=1), used(2, "1", run=1), used(3, "2", run=2)])
     assert run("audit", "show", tmp_path, "-o", tmp_path / "page.html").returncode == 0
     data = page_data(tmp_path / "page.html")
-    assert [node["states"] for node in data["map"]] == ["00-", "0-0"]
+    assert [client["verdicts"] for client in data["map"]] == ["00-", "0-0"]
     assert [(each["run"], each["number"]) for each in data["rounds"]] == [(None, 1), (None, 2), (None, 3)]
 
 
-def test_what_nodes_and_others_wrote_is_text_everywhere(tmp_path):
+def test_what_clients_and_others_wrote_is_text_everywhere(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit:
         audit.append([left_out(1, MARKUP, MARKUP, time=MARKUP), suspect(1, "12"), line(1, None, void=MARKUP)])
     done = run("audit", "show", tmp_path, "-o", tmp_path / "page.html")
@@ -181,7 +184,7 @@ def test_what_nodes_and_others_wrote_is_text_everywhere(tmp_path):
     data = page_data(tmp_path / "page.html")  # which the first </script> ends
     assert data["reasons"][0].startswith("</script><script>stolen()</script>&lt;[red]b[/red] \\x1b[2J")
     report = run("audit", "show", tmp_path, "--json").stdout
-    assert report.isascii() and json.loads(report)["nodes"][1]["last_reason"] == MARKUP
+    assert report.isascii() and json.loads(report)["clients"][1]["last_reason"] == MARKUP
 
 
 def test_a_page_that_cannot_be_written_is_refused_and_nothing_is_lost(audit, tmp_path):
@@ -202,14 +205,14 @@ def test_a_page_that_cannot_be_written_is_refused_and_nothing_is_lost(audit, tmp
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_long_names_and_reasons_fit_a_terminal(tmp_path, columns):
-    node, reason = "18446744073709551615", "its answer cannot be decoded (" + "ValueError: " * 40 + ")"
+    client, reason = "18446744073709551615", "its answer cannot be decoded (" + "ValueError: " * 40 + ")"
     with Audit(tmp_path / "audit.jsonl") as audit:
-        audit.append([left_out(10_000 + k, node, reason, run=2**63 + k // 3) for k in range(3)])
-        audit.append([left_out(10_000, node, reason, run=2**63 + 7)])
+        audit.append([left_out(10_000 + k, client, reason, run=2**63 + k // 3) for k in range(3)])
+        audit.append([left_out(10_000, client, reason, run=2**63 + 7)])
     done = run("audit", "show", tmp_path, COLUMNS=str(columns), FORCE_COLOR="1", TERM="xterm-256color")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert max(map(len, plain.splitlines())) <= columns
-    assert f"{node}  suspicious  10000" in plain
+    assert f"{client}  suspicious  10000" in plain
     assert "\x1b[31m" in done.stdout  # red
 
 
@@ -217,3 +220,111 @@ def test_what_is_no_audit_is_not_shown_as_an_empty_one(tmp_path):
     (tmp_path / "audit.jsonl").write_text("x")
     done = run("audit", "show", tmp_path)
     assert done.returncode == 2 and "line 1 is unfinished" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory) -> Path:
+    folder = Path(tmp_path_factory.mktemp("run") / "here")
+    simulate(Scenario(rounds=2, clients=4, byzantine=1, train_images=200), folder=folder)
+    return folder
+
+
+def test_the_folder_of_a_run_is_verified_and_shown(run_folder, tmp_path):
+    file = run_folder / "clients.jsonl"
+    head = json.loads(file.read_bytes().splitlines()[-1])["hash"]
+    for given in (run_folder, file):
+        done = run("audit", "verify", given, "--head", head)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [
+            f"{file}: whole, each line follows from the one before it",
+            "lines 8 · rounds 2 · clients 4",
+            f"last hash {head}",
+            "the hash that was kept is that of line 8",
+        ]
+    shown = run("audit", "show", run_folder, "-o", tmp_path / "page.html")
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines()[2:6]]
+    assert sorted(row[0] for row in rows) == ["0", "1", "2", "3"] and [row[3:5] for row in rows] == [["2", "0"]] * 4
+    assert "4 clients over 2 rounds: none suspicious" in shown.stdout
+    report = json.loads(run("audit", "show", run_folder, "--json").stdout)
+    assert (report["rounds"], report["kept_model"], report["head"]) == (2, 0, head)
+    assert sorted(client["client"] for client in report["clients"]) == ["0", "1", "2", "3"]
+    data = page_data(tmp_path / "page.html")
+    assert sorted(client["client"] for client in data["clients"]) == ["0", "1", "2", "3"]
+    assert [(each["run"], each["number"], each["name"]) for each in data["rounds"]] == [
+        (None, 1, ["round 1"]),
+        (None, 2, ["round 2"]),
+    ]
+
+
+def test_a_changed_byte_of_a_run_is_an_error(run_folder, tmp_path):
+    content = (run_folder / "clients.jsonl").read_bytes()
+    ends = [at for at, byte in enumerate(content) if byte == ord("\n")]
+    places = {0: 1, ends[0] + 12: 2, content.index(b'"verdict"') + 12: 1, ends[6] + 40: 8, len(content) - 10: 8}
+    cases: dict[str, tuple[Path, list[str]]] = {}
+    for at in places:
+        changed = tmp_path / str(at)
+        shutil.copytree(run_folder, changed)
+        (changed / "clients.jsonl").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        cases |= {f"{command} {at}": (tmp_path, ["audit", command, str(at)]) for command in ("verify", "show")}
+    for name, done in run_each(cases).items():
+        at = name.split()[1]
+        assert done.returncode == 2 and done.stdout == "", name
+        assert done.stderr == f"error: {at}/clients.jsonl: line {places[int(at)]} was changed after it was written\n"
+
+
+def test_an_audit_of_the_version_before(tmp_path):
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        audit.append(before_this(number, **fields) for number, (_, fields) in enumerate(BEFORE_THIS, 1))
+        audit.append([before_this(len(BEFORE_THIS), None, void="krum needs 5")])
+    verified = run("audit", "verify", tmp_path)
+    assert verified.returncode == 0, verified.stderr
+    assert "lines 11 · rounds 10 · clients 1\n" in verified.stdout
+    report = json.loads(run("audit", "show", tmp_path, "--json").stdout)
+    (client,) = report["clients"]
+    assert report["kept_model"] == 1
+    assert {name: client[name] for name in ("client", "asked", "no_answer", "left_out", "suspect", "verdict")} == {
+        "client": "14", "asked": 10, "no_answer": 3, "left_out": 3, "suspect": 2, "verdict": "suspicious",
+    }  # fmt: skip
+    assert run("audit", "show", tmp_path, "-o", tmp_path / "page.html").returncode == 0
+    (course,) = page_data(tmp_path / "page.html")["map"]
+    assert course["verdicts"] == "0112223334"
+
+
+def test_a_run_of_the_version_before_is_shown_and_says_why_it_is_not_verified(tmp_path):
+    """It wrote the lines of its clients without hashes."""
+    scenario = Scenario(rounds=2, clients=3, byzantine=0)
+    config = {"format": 1, "scenario": scenario.values(), "data": "0123456789abcdef"}
+    metrics = {"f1": 0.5, "accuracy": 0.5, "loss": 1.0, "void": None, "idle": False, "seconds": {"train": 0.1}}
+    of_client: list[dict[str, Any]] = [
+        {"present": True, "admitted": True, "suspect": False, "norm": 1.0, "weight": 0.5},
+        {"present": True, "admitted": False, "reason": "2 NaN, first at 0.weight[3]"},
+        {"present": False, "admitted": False, "reason": "did not answer"},
+        {"present": False, "admitted": False, "reason": "was not asked"},
+    ]
+    clients = [
+        {"round": number, "client": str(k), "byzantine": False, **of_client[k + (k == 2 and number == 2)]}
+        for number in (1, 2)
+        for k in range(3)
+    ]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps({"round": n, **metrics}) + "\n" for n in (1, 2)))
+    (tmp_path / "clients.jsonl").write_text("".join(json.dumps(each) + "\n" for each in clients))
+    (tmp_path / "pairs.jsonl").touch()
+    verified = run("audit", "verify", tmp_path)
+    assert (verified.returncode, verified.stdout) == (2, "")
+    assert verified.stderr == (
+        f"error: {tmp_path}: was written by an earlier version, whose runs have no hashes; audit show reads it\n"
+    )
+    done = run("audit", "show", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    counts = [
+        [client[name] for name in ("client", "asked", "no_answer", "left_out", "suspect", "last_reason")]
+        for client in json.loads(done.stdout)["clients"]
+    ]
+    assert counts == [
+        ["1", 2, 0, 2, 0, "2 NaN, first at 0.weight[3]"],
+        ["0", 2, 0, 0, 0, None],
+        ["2", 1, 1, 0, 0, None],
+    ]
+    assert "3 clients over 2 rounds: none suspicious, 1 doubtful" in run("audit", "show", tmp_path).stdout

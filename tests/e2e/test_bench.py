@@ -6,12 +6,13 @@ from tests.e2e.command import run
 
 
 def test_a_small_benchmark(tmp_path):
-    arguments = ["--clients", "4,8", "--dim", "5000", "--rules", "fedseca,cwmed,krum", "--repeats", "2"]
+    arguments = ["--clients", "4,8", "--dim", "5000", "--rules", "fedseca,cwmed,krum,nnm+cwmed", "--repeats", "2"]
     done = run("bench", *arguments, "--compare", "pseudocode,torch", "--compare-at", "8", "--json", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     rows = {(row["name"], row["clients"]): row for row in report["measurements"]}
-    assert set(rows) == {(name, count) for name in ("torch.mean", "fedseca", "cwmed", "krum") for count in (4, 8)} | {
+    names = ("torch.mean", "fedseca", "cwmed", "krum", "nnm+cwmed")
+    assert set(rows) == {(name, count) for name in names for count in (4, 8)} | {
         ("torch.median", 8),
         ("K subtractions", 8),
         ("pseudocode", 8),
@@ -29,6 +30,8 @@ def test_a_small_benchmark(tmp_path):
 def test_bad_input():
     for arguments, message in (
         (["--rules", "fedsecca"], "unknown rule 'fedsecca'"),
+        (["--rules", "nnm+fedsecca"], "chain 'nnm+fedsecca': unknown part 'fedsecca'; did you mean 'fedseca'?"),
+        (["--rules", "nnm"], "'nnm' has no rule"),
         (["--compare", "numpy"], "unknown comparison 'numpy'"),
         (["--clients", "four"], "--clients takes whole numbers"),
         (["--dim", "0"], "must be at least 1"),

@@ -30,8 +30,9 @@ def test_the_examples_as_make_run_does(tmp_path):
     out = tmp_path / "new" / "after.safetensors"
     done = run("aggregate", *EXAMPLES, "--global", BEFORE, "-o", out)
     assert done.returncode == 0, done.stderr
-    assert "6 clients admitted, 1 rejected" in done.stdout
-    assert "broken was rejected: 4 NaN, first at 0.weight[3, 5]" in done.stdout
+    assert "6 clients admitted (1 suspect), 1 left out" in done.stdout
+    assert "broken was left out: 4 NaN, first at 0.weight[3, 5]" in done.stdout
+    assert "malicious is suspect: weight 0.0368, where the median is 0.196" in done.stdout
     expected = fedseca.aggregate(EXAMPLES, before=BEFORE)
     written = load_file(out)
     assert written.keys() == expected.keys()
@@ -43,7 +44,10 @@ def test_the_table_shows_who_is_trusted(tmp_path):
     clients = {record["client"]: record for record in json.loads(done.stdout)["clients"]}
     assert clients["malicious"]["rho"] == 0 and clients["malicious"]["clip_factor"] < 0.2
     assert all(clients[site]["rho"] > 0.5 for site in ("amber", "birch", "cedar", "dune", "elm"))
-    assert clients["broken"] == {"client": "broken", "admitted": False, "reason": "4 NaN, first at 0.weight[3, 5]"}
+    assert clients["broken"] == {"client": "broken", "verdict": "left out", "reason": "4 NaN, first at 0.weight[3, 5]"}
+    verdicts = {client: record["verdict"] for client, record in clients.items()}
+    sites = dict.fromkeys(("amber", "birch", "cedar", "dune", "elm"), "used")
+    assert verdicts == sites | {"malicious": "suspect", "broken": "left out"}
 
 
 def test_updates_and_hyperparameters(files, tmp_path):
@@ -60,7 +64,32 @@ def test_no_memory_means_no_momentum(files, tmp_path):
     assert json.loads(done.stdout)["hyperparameters"]["momentum"] == 0
 
 
+def test_a_chain_and_a_hyperparameter_of_one_part(files, tmp_path):
+    out = tmp_path / "out.safetensors"
+    done = run("aggregate", *files, "--rule", "nnm+cwtm", "--set", "nnm.num_byzantine=2", "-o", out, "--json")
+    report = json.loads(done.stdout)
+    assert report["rule"] == "nnm+cwtm"
+    assert report["hyperparameters"] == {
+        "nnm.num_byzantine": 2,
+        "cwtm.trim": fedseca.make_aggregator("cwtm").values()["trim"],
+    }
+    assert all({"weight", "neighbours", "norm"} <= record.keys() for record in report["clients"])
+    given: dict[str, Any] = {"nnm.num_byzantine": 2}
+    expected = fedseca.aggregate(files, rule="nnm+cwtm", **given)
+    assert torch.equal(load_file(out)["w"], expected["w"])
+    done = run("aggregate", *files, "--aggregator", "nnm+cwtm", "--set", "num_byzantine=2", "-o", out)
+    assert done.returncode == 0 and torch.equal(load_file(out)["w"], expected["w"])
+    shown = " ".join(done.stdout.split())  # a title as long as this is folded
+    assert "nnm+cwtm: 5 clients admitted (0 suspect), 0 left out" in shown and "┃ neighbours ┃" in shown
+
+
 BAD = {
+    "no such part": (["--rule", "nmm+cwmed"], "chain 'nmm+cwmed': unknown part 'nmm'; did you mean 'nnm'?"),
+    "a step alone": (["--rule", "nnm"], "'nnm' has no rule; a chain is steps before, one rule, steps after"),
+    "unknown parameter of a chain": (
+        ["--rule", "nnm+cwtm", "--set", "nnm.trim=0.1"],
+        "unknown hyperparameter of nnm 'trim'. Known: num_byzantine",
+    ),
     "unknown rule": (["--rule", "fedsecca"], "unknown rule 'fedsecca'; did you mean 'fedseca'?"),
     "unknown parameter": (["--set", "sparsty=0.9"], "unknown hyperparameter of fedseca 'sparsty'; did you mean 'spars"),
     "out of bounds": (["--set", "sparsity=1.5"], "fedseca: sparsity must be float ≥ 0, < 1; found 1.5"),
@@ -135,20 +164,36 @@ def test_a_file_name_or_key_cannot_paint_the_terminal(files, tmp_path):
     save_file({"[/]\x1b[2J": torch.ones(3)}, nasty)
     done = run("aggregate", *files, nasty, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert r"[red]x[nope]\x1b[2J was rejected: missing key 'w'" in done.stdout and "\x1b" not in done.stdout
+    assert r"[red]x[nope]\x1b[2J was left out: missing key 'w'" in done.stdout and "\x1b" not in done.stdout
     done = run("aggregate", tmp_path / "no\x1b[2J", "-o", tmp_path / "out")
     assert done.returncode == 2 and "\x1b" not in done.stderr
 
 
 def test_list_is_derived_from_the_declarations():
-    listed = json.loads(run("list", "--json").stdout)["rules"]
-    assert set(listed) >= {"fedseca", "fedavg", "krum"}
-    for name, about in listed.items():
-        declared = fedseca.AGGREGATORS[name].hyperparameters()
-        assert [p["name"] for p in about["hyperparameters"]] == list(declared)
+    told = json.loads(run("list", "--json").stdout)
+    assert set(told["rules"]) >= {"fedseca", "fedavg", "krum"} and set(told["steps"]) >= {
+        "nnm",
+        "bucketing",
+        "momentum",
+    }
+    registries: dict[str, Any] = {"rules": fedseca.AGGREGATORS, "steps": fedseca.STEPS, "attacks": fedseca.ATTACKS}
     shown = run("list").stdout
-    assert all(name in shown for name in listed)
+    for kind, registry in registries.items():
+        for name, about in told[kind].items():
+            declared = registry[name].hyperparameters()
+            assert [p["name"] for p in about["hyperparameters"]] == list(declared)
+            said = getattr(registry[name], "diagnostics", ())
+            assert [(d["name"], d["help"]) for d in about["diagnostics"]] == [(d.name, d.help) for d in said]
+            assert f"{name}  {about['summary'][:40]}" in shown
+        assert f"{len(told[kind])} {kind}" in shown
+    assert {name: about["place"] for name, about in told["steps"].items()} == {
+        name: "before" if issubclass(step, fedseca.StepBefore) else "after" for name, step in fedseca.STEPS.items()
+    }
     assert "γ: share of each client's smallest gradients that is dropped" in shown
+    assert json.loads(run("list", "steps", "--json").stdout) == {"steps": told["steps"]}
+    assert json.loads(run("list", "aggregators", "--json").stdout) == {"rules": told["rules"]}
+    done = run("list", "stpes")
+    assert done.returncode == 2 and "unknown kind 'stpes'; did you mean 'steps'?" in done.stderr
 
 
 def test_a_rule_in_one_file_is_a_rule_like_any_other(files, tmp_path):

@@ -45,13 +45,19 @@ def test_a_grid_and_what_is_shown(tmp_path):
 def test_a_cell_that_fails_does_not_stop_the_grid(tmp_path):
     done = run("grid", "--rounds", 1, "--train-images", "60,5000", "-o", tmp_path / "grid")
     assert done.returncode == 1
-    assert "failed: InputError: digits has 1437 training images; found a wish for 5000" in done.stdout
+    assert "failed: InputError: digits has 1437 training images; 5000 requested" in done.stdout
     assert "1 of 2 cells are done" in done.stdout
 
 
 BAD: dict[str, tuple[list[object], str]] = {
     "unknown rule": (["--aggregator", "fedavg,krumm"], "unknown rule 'krumm'; did you mean 'krum'?"),
-    "unknown name": (["--vary", "sparsty=1"], "unknown name to vary 'sparsty'; did you mean 'sparsity'?"),
+    "unknown name": (["--vary", "sparsty=1"], "unknown hyperparameter of scenario 'sparsty'; did you mean 'sparsity'?"),
+    "one name in two parts": (
+        ["--aggregator", "huber", "--attack", "minmax", "--vary", "threshold=1,2"],
+        "'threshold' is a hyperparameter of more than one part; say which: aggregator.threshold, attack.threshold",
+    ),
+    "no such part": (["--aggregator", "nnm+krumm"], "chain 'nnm+krumm': unknown part 'krumm'; did you mean 'krum'?"),
+    "no rule": (["--rule", "krum,nnm"], "'nnm' has no rule; a chain is steps before, one rule, steps after"),
     "no values": (["--vary", "sparsity"], "--vary takes NAME=V1,V2,…; found 'sparsity'"),
     "an empty value": (["--seed", "1,,2"], "values stand with commas between them; found '1,,2'"),
     "twice": (["--seed", "1", "--vary", "seed=2"], "seed is varied twice; give all its values at once"),

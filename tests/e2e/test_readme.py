@@ -26,7 +26,9 @@ def test_there_are_python_blocks():
     assert len(BLOCKS) >= 2
 
 
-@pytest.mark.parametrize("registry", [fedseca.AGGREGATORS, fedseca.ATTACKS], ids=["rules", "attacks"])
+@pytest.mark.parametrize(
+    "registry", [fedseca.AGGREGATORS, fedseca.STEPS, fedseca.ATTACKS], ids=["rules", "steps", "attacks"]
+)
 def test_a_table_is_complete_and_says_what_the_declarations_say(registry):
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|$", README, flags=re.MULTILINE))
     ours = {name: cls for name, cls in registry.items() if cls.__module__.startswith("fedseca.")}
@@ -37,7 +39,9 @@ def test_a_table_is_complete_and_says_what_the_declarations_say(registry):
 
 def test_the_tables_name_nothing_that_is_not_there():
     rows = set(re.findall(r"^\| `([\w-]+)` \|", README, flags=re.MULTILINE))
-    assert {*EXPERIMENTS} <= rows <= {*fedseca.AGGREGATORS, *fedseca.ATTACKS, *EXPERIMENTS}  # plugins may be there
+    assert (
+        {*EXPERIMENTS} <= rows <= {*fedseca.AGGREGATORS, *fedseca.STEPS, *fedseca.ATTACKS, *EXPERIMENTS}
+    )  # plugins may be there
 
 
 def test_the_commands_that_are_shown_exist():

@@ -12,6 +12,7 @@ import pytest
 import fedseca
 from fedseca.federation import read_history
 from tests.e2e.command import Command, run, run_each
+from tests.unit.run_folders import as_format_1
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--rounds", 3, "--train-images", 100, "--test-images", 60)
@@ -43,13 +44,18 @@ def test_what_a_person_sees(tmp_path):
     assert "promises a bound" not in shown
     assert "fedseca under ipm on digits: 5 clients, 2 of them Byzantine (3, 4), 3 rounds" in shown
     assert "who has how many images of each class" in shown
-    for heading in ("client", "truth", "rejected", "trust ρ", "adopted"):
-        assert heading in shown
+    assert headings(done.stdout) == ["client", "truth", "suspect", "norm", "weight", "trust ρ", "clip", "adopted"]
     assert shown.count("Byzantine │") == 2 and shown.count("honest │") == 3
     score = read_history(tmp_path / "mine").f1_last5
     assert f"{score:.3f} (mean of the last 3 rounds)" in shown
     assert f"written to {tmp_path / 'mine'}" in shown
     assert any(bar in done.stdout for bar in "▁▂▃▄▅▆▇")
+
+
+def headings(shown: str) -> list[str]:
+    """Over the columns of the table of clients."""
+    line = next(line for line in shown.splitlines() if line.startswith("┃ client"))
+    return [heading.strip() for heading in line.strip("┃").split("┃")]
 
 
 def test_what_a_program_reads(tmp_path):
@@ -99,6 +105,28 @@ def test_every_option_arrives(tmp_path):
     assert read_history(tmp_path / "mine").scenario == expected
 
 
+def test_short_names_and_chains_arrive(tmp_path):
+    parts = ("--set", "nnm.num_byzantine=1", "--set", "strength=2", "--set", "rule.momentum.beta=0.25")
+    done = run("run", *QUICK, "--rule", "nnm+cwmed+momentum", *parts, "-o", tmp_path / "mine")
+    assert done.returncode == 0, done.stderr
+    assert "nnm+cwmed+momentum under ipm on digits" in done.stdout and "neighbours" in done.stdout
+    scenario = read_history(tmp_path / "mine").scenario
+    assert scenario.aggregator.values() == {"nnm.num_byzantine": 1, "momentum.beta": 0.25}
+    assert scenario.attack.strength == 2.0
+    config = tmp_path / "mine.toml"
+    config.write_text('rule = "nnm+cwmed+momentum"\nrounds = 1\ntrain_images = 100\n')
+    done = run("run", "--config", config, *parts, "-o", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    assert read_history(tmp_path / "again").scenario.aggregator == scenario.aggregator
+    config.write_text(
+        'rounds = 1\ntrain_images = 100\n[aggregator]\nname = "nnm+cwmed+momentum"\n'
+        "nnm.num_byzantine = 1\nmomentum = { beta = 0.25 }\n"
+    )
+    done = run("run", "--config", config, "-o", tmp_path / "table")
+    assert done.returncode == 0, done.stderr
+    assert read_history(tmp_path / "table").scenario.aggregator == scenario.aggregator
+
+
 def test_a_config_file_and_what_is_put_over_it(tmp_path):
     config = tmp_path / "mine.toml"
     config.write_text('rounds = 2\ntrain_images = 100\nlearning_rate = 1\n[attack]\nname = "ipm"\nstrength = 2\n')
@@ -131,7 +159,13 @@ def test_a_client_that_sends_nan_is_named(tmp_path):
     done = run("run", *QUICK, "--attack", "nonfinite", "-o", tmp_path / "mine")
     assert done.returncode == 0, done.stderr
     for client in (3, 4):
-        assert f"client {client} was rejected in 3 of 3 rounds: 1 NaN and 2 Inf, first at " in done.stdout
+        assert f"client {client} was left out in 3 of 3 rounds: 1 NaN and 2 Inf, first at " in done.stdout
+    assert headings(done.stdout)[:4] == ["client", "truth", "left out", "suspect"]
+    rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if line.startswith("│")]
+    assert [row[:4] for row in rows] == [
+        *([str(k), "honest", "0/3", "0/3"] for k in range(3)),
+        *([str(k), "Byzantine", "3/3", "0/3"] for k in (3, 4)),
+    ]
 
 
 TOML = {
@@ -140,6 +174,7 @@ TOML = {
     "list.json": "[1, 2]",
     "nested.json": "[" * 100_000,
     "unknown.toml": "round = 3\n",
+    "twice.toml": 'aggregator = "krum"\nrule = "cwmed"\n',
 }
 BAD: dict[str, tuple[list[object], str]] = {
     "unknown rule": (["--aggregator", "fedsecca"], "unknown rule 'fedsecca'; did you mean 'fedseca'? Known: cc_rand"),
@@ -163,18 +198,34 @@ BAD: dict[str, tuple[list[object], str]] = {
     "a list": (["--config", "list.json"], "list.json: cannot be read as a scenario"),
     "unknown in config": (
         ["--config", "unknown.toml"],
-        "unknown key in unknown.toml 'round'; did you mean 'rounds'?",
+        "unknown.toml: unknown hyperparameter of scenario 'round'; did you mean 'rounds'?",
     ),
     "no number": (["--rounds", "many"], "scenario: rounds must be integer ≥ 1; found 'many'"),
     "no rounds": (["--rounds", 0], "scenario: rounds must be integer ≥ 1; found 0"),
     "unknown engine": (["--engine", "flowr"], "unknown engine 'flowr'; did you mean 'flower'? Known: loop, flower"),
     "a cluster for nothing": (["--ray", "auto"], "--ray is for --engine flower alone; found --engine loop"),
     "no cluster": (["--engine", "flower", "--ray", "127.0.0.1:1"], "no Ray cluster at '127.0.0.1:1'"),
-    "unknown part": (["--set", "atack.strength=1"], "--set takes PART.NAME=VALUE; unknown part 'atack'; did you mean"),
-    "no part": (["--set", "strength=1"], "--set takes PART.NAME=VALUE; unknown part 'strength'"),
+    "unknown part": (
+        ["--set", "atack.strength=1"],
+        "unknown hyperparameter of scenario 'atack.strength'; did you mean",
+    ),
+    "no part": (["--set", "stength=1"], "unknown hyperparameter of scenario 'stength'; did you mean 'strength'?"),
+    "two parts": (
+        ["--rule", "huber", "--attack", "minmax", "--set", "threshold=1"],
+        "'threshold' is a hyperparameter of more than one part; say which: aggregator.threshold, attack.threshold",
+    ),
+    "no part of the chain": (
+        ["--rule", "nnm+cwmed", "--set", "rule.krum.num_byzantine=1"],
+        "nnm+cwmed has no part 'krum'; its parts are nnm, cwmed",
+    ),
+    "a step alone": (["--rule", "nnm"], "'nnm' has no rule; a chain is steps before, one rule, steps after"),
+    "two rules": (["--rule", "krum+cwmed"], "chain 'krum+cwmed': krum and cwmed are both rules; a chain is steps"),
+    "a step in the wrong place": (["--rule", "cwmed+nnm"], "chain 'cwmed+nnm': nnm is a step before a rule, and"),
+    "half a chain": (["--rule", "nnm+"], "chain 'nnm+': a part is empty; write steps and a rule with + between"),
+    "given twice": (["--config", "twice.toml"], "scenario: aggregator is given twice, as 'rule' too; give it once"),
     "unknown name": (["--set", "attack.size=1"], "unknown hyperparameter of ipm 'size'. Known: strength, jitter"),
     "no value": (["--set", "attack.strength"], "--set takes PART.NAME=VALUE; found 'attack.strength'"),
-    "too many images": (["--train-images", 9999], "digits has 1437 training images; found a wish for 9999"),
+    "too many images": (["--train-images", 9999], "digits has 1437 training images; 9999 requested"),
     "too many clients": (["--clients", 9999, "--byzantine", 0], "clients cannot share 100 images"),
     "no site": (["--partition", "site"], "site: this data set does not say where its images came from"),
     "rule too large": (
@@ -293,6 +344,49 @@ def test_an_attack_in_one_file_is_an_attack_like_any_other(tmp_path):
     assert json.loads((tmp_path / "mine" / "config.json").read_text())["scenario"]["attack"]["share"] == 0.5
     assert "top_flip" in json.loads(run("--plugin", plugin, "list", "--json").stdout)["attacks"]
     assert len(plugin.read_text().splitlines()) <= 45
+
+
+def test_the_audit_of_a_run_is_one(tmp_path):
+    folder = tmp_path / "mine"
+    assert run("run", *QUICK, "--attack", "nonfinite", "-o", folder).returncode == 0
+    verified = run("audit", "verify", folder)
+    assert verified.returncode == 0 and "whole, each line follows from the one before it" in verified.stdout
+    assert "lines 15 · rounds 3 · clients 5" in verified.stdout
+    shown = json.loads(run("audit", "show", folder, "--json").stdout)
+    assert {c["client"]: (c["verdict"], c["left_out"], c["asked"]) for c in shown["clients"]} == {
+        **dict.fromkeys("012", ("fine", 0, 3)),
+        **dict.fromkeys("34", ("suspicious", 3, 3)),
+    }
+    audit = folder / "clients.jsonl"
+    audit.write_bytes(audit.read_bytes().replace(b'"verdict":"left out"', b'"verdict":"used"    ', 1))
+    for command in (("audit", "verify", folder), ("audit", "show", folder)):
+        done = run(*command)
+        assert done.returncode == 2 and "line 4 was changed after it was written" in done.stderr
+        assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_a_run_of_the_version_before_is_shown_and_not_resumed(tmp_path):
+    folder = tmp_path / "mine"
+    assert run("run", *QUICK, "--attack", "nonfinite", "-o", folder).returncode == 0
+    now = [run("audit", "show", folder, *more).stdout for more in ((), ("--json",))]
+    as_format_1(folder)
+    shown = [run("audit", "show", folder, *more) for more in ((), ("--json",))]
+    assert [done.returncode for done in shown] == [0, 0], shown[0].stderr
+    assert shown[0].stdout == now[0] and "3       suspicious" in now[0]
+    assert json.loads(shown[1].stdout)["clients"] == json.loads(now[1])["clients"]
+    page = run("audit", "show", folder, "-o", tmp_path / "audit.html")
+    assert page.returncode == 0 and (tmp_path / "audit.html").stat().st_size > 1e6
+    report = run("report", folder, "-o", tmp_path / "report.html")
+    assert report.returncode == 0, report.stderr
+    for command, message in (
+        (("audit", "verify", folder), "was written by an earlier version, whose runs have no hashes; audit show reads"),
+        (
+            ("run", *QUICK, "--attack", "nonfinite", "-o", folder, "--resume"),
+            "was written by an earlier version, which",
+        ),
+    ):
+        done = run(*command)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
 
 
 def test_the_demo_shows_one_collapse_and_one_survival(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from fedseca.audit import Audit
 from fedseca.experiments.catalogue import EXPERIMENTS
 from fedseca.experiments.experiment import TableOfRuns
 from fedseca.federation import Scenario
@@ -25,6 +26,7 @@ DOT = bytes.fromhex(
     "000000a49444154789c636800000082008177cd72b60000000049454e44ae426082"
 )
 """A PNG of one point."""
+SUSPECT = "weight 0.02, where the median is 0.3"
 
 
 def lines(records: list[dict[str, Any]]) -> str:
@@ -42,7 +44,10 @@ def write_run(
     matrices: bool = True,
     version: str = __version__,
 ) -> Path:
-    """A run whose F1 climbs to about `best`; the last client is rejected in every third round."""
+    """A run whose F1 climbs to about `best`; the last client is left out in every third round.
+
+    In the round after it, each Byzantine client is suspect.
+    """
     rng = random.Random(str(folder.name))
     done = scenario.rounds if rounds is None else rounds
     by_round, by_client, pairs = [], [], []
@@ -51,10 +56,12 @@ def write_run(
         record: dict[str, Any] = {"round": number, "f1": abs(f1), "accuracy": abs(f1) + 0.01, "loss": 3 * (1.05 - f1)}
         by_round.append({**record, "void": None, "idle": False, "seconds": {"train": 0.1}})
         for k, client in enumerate(scenario.client_ids):
-            audit: dict[str, Any] = {"round": number, "client": client, "present": True, "admitted": True}
+            audit: dict[str, Any] = {"round": number, "byzantine": scenario.is_byzantine(k), "client": client}
             if k == scenario.clients - 1 and number % 3 == 0:
-                audit |= {"admitted": False, "reason": reason}
+                audit |= {"verdict": "left out", "reason": reason}
             else:
+                suspect = scenario.is_byzantine(k) and number % 3 == 1
+                audit |= {"verdict": "suspect", "reason": SUSPECT} if suspect else {"verdict": "used"}
                 trust = 0.02 if scenario.is_byzantine(k) else 0.3
                 for name in ("norm", "weight", "rho", "clip_factor", "adopted"):
                     audit[name] = abs(trust + rng.gauss(0, 0.03))
@@ -64,13 +71,44 @@ def write_run(
         matrix = [[1.0 if i == j else rng.uniform(-1, 1) for j in scenario.client_ids] for i in scenario.client_ids]
         pairs.append({"round": number, "clients": list(scenario.client_ids), "concordance": matrix})
     folder.mkdir(parents=True)
-    config = {"format": 1, "scenario": scenario.values(), "data": "0"}
+    config = {"format": 2, "scenario": scenario.values(), "data": "0"}
     (folder / "config.json").write_text(json.dumps(config))
-    for name, records in (("rounds", by_round), ("clients", by_client), ("pairs", pairs)):
+    for name, records in (("rounds", by_round), ("pairs", pairs)):
         (folder / f"{name}.jsonl").write_text(lines(records))
+    with Audit(folder / "clients.jsonl", every_line_synced=False) as chain:
+        chain.append(by_client)
     if result:
         (folder / "result.json").write_text(json.dumps({"rounds": done, "versions": {"fedseca": version}}))
     return folder
+
+
+def as_format_1(folder: Path) -> Path:
+    """A run that was written in today's format, in the words of the version before: no hashes, and no verdicts."""
+    told = []
+    for line in (folder / "clients.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["client"] is None:  # it had no line of its own for a void round
+            continue
+        for name in ("previous", "hash"):
+            del record[name]
+        told.append(_in_words_of_format_1(record))
+    (folder / "clients.jsonl").write_text(lines(told))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"format": 1}))
+    return folder
+
+
+def _in_words_of_format_1(record: dict[str, Any]) -> dict[str, Any]:
+    verdict, reason = record.pop("verdict"), record.pop("reason", None)
+    where = {"round": record.pop("round"), "client": record.pop("client"), "byzantine": record.pop("byzantine")}
+    if verdict in (None, "no answer"):
+        absence = "was not asked" if verdict is None else "did not answer"
+        return {**where, "present": False, "admitted": False, "reason": absence}
+    if verdict == "left out":
+        return {**where, "present": True, "admitted": False, "reason": reason}
+    if verdict == "round void":
+        return {**where, "present": True, "admitted": True}
+    return {**where, "present": True, "admitted": True, "suspect": verdict == "suspect", **record}
 
 
 def write_grid(folder: Path, rules: Sequence[str] = RULES, attacks: Sequence[str] = ATTACKS, **common: Any) -> Path:

@@ -7,33 +7,36 @@ import os
 import tempfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedseca.audit import BEGINNING, NO_ANSWER, Audit, AuditError, Survey, conduct, read_audit, verify
+from fedseca.audit import BEGINNING, Audit, AuditError, Findings, conduct, read_audit, verify
 from fedseca.errors import FolderBusy, InputError
+from fedseca.federation import Scenario, read_history, simulate
+from fedseca.verdict import Kind, Verdict
 
 
-def line(number, node="14", *, run=123, **more):
-    return {"time": f"2026-11-16T09:{number % 60:02}:00+00:00", "run": run, "round": number, "node": node, **more}
+def line(number, client="14", *, run=123, **more):
+    return {"time": f"2026-11-16T09:{number % 60:02}:00+00:00", "run": run, "round": number, "client": client, **more}
 
 
-def used(number, node="14", **more):
-    return line(number, node, admitted=True, suspect=False, norm=1.2, weight=0.25, **more)
+def used(number, client="14", **more):
+    return line(number, client, verdict="used", norm=1.2, weight=0.25, **more)
 
 
-def suspect(number, node="14", **more):
-    return line(number, node, admitted=True, suspect=True, norm=9.0, weight=0.0, **more)
+def suspect(number, client="14", **more):
+    return line(number, client, verdict="suspect", norm=9.0, weight=0.0, **more)
 
 
-def left_out(number, node="14", reason="4 NaN, first at bias[0]", **more):
-    return line(number, node, admitted=False, reason=reason, **more)
+def left_out(number, client="14", reason="4 NaN, first at bias[0]", **more):
+    return line(number, client, verdict="left out", reason=reason, **more)
 
 
-def silent(number, node="14", **more):
-    return left_out(number, node, f"{NO_ANSWER} in time", **more)
+def silent(number, client="14", **more):
+    return line(number, client, verdict="no answer", reason="none came in time", **more)
 
 
 def written(path: Path, records) -> list[bytes]:
@@ -114,7 +117,7 @@ def test_every_edit_of_lines_shows(data, count):
 def test_the_error_says_where_and_of_which_kind(path):
     lines = written(path, [used(number) for number in range(1, 6)])
     for edited, message in (
-        ([*lines[:2], lines[2].replace(b"true", b"null"), *lines[3:]], "line 3 was changed after it was written"),
+        ([*lines[:2], lines[2].replace(b"used", b"usex"), *lines[3:]], "line 3 was changed after it was written"),
         ([*lines[:2], *lines[3:]], "line 3 does not follow from what stands before it"),
         ([*lines[:4], lines[4][:40]], "line 5 is unfinished"),
     ):
@@ -133,11 +136,11 @@ def test_a_kept_hash_shows_what_the_chain_alone_cannot(path):
         audit.append([used(4)])
     assert verify(path, kept=kept).kept_line == 3
     path.write_bytes(lines[0])
-    assert verify(path).survey.lines == 1
+    assert verify(path).findings.lines == 1
     with pytest.raises(AuditError, match="no line has the hash that was kept"):
         verify(path, kept=kept)
     written(path, [used(1), used(2), used(3)])
-    assert verify(path).survey.lines == 3
+    assert verify(path).findings.lines == 3
     with pytest.raises(AuditError, match="no line has the hash that was kept"):
         verify(path, kept=kept)
 
@@ -146,8 +149,8 @@ def test_an_empty_audit_is_whole(path):
     with Audit(path) as audit:
         assert audit.head == BEGINNING
     found = verify(path)
-    assert (found.survey.lines, found.head) == (0, BEGINNING)
-    assert found.survey.summary() == "no round is written down yet"
+    assert (found.findings.lines, found.head) == (0, BEGINNING)
+    assert found.findings.summary() == "no round is written down yet"
 
 
 @given(
@@ -232,7 +235,7 @@ def test_numbers_that_json_lacks_and_names_that_are_ours(path):
     with Audit(path) as audit:
         audit.append([used(1) | {"norm": float("inf"), "previous": 7.0, "hash": 8.0}])
     (record,) = read_audit(path)
-    assert record["norm"] is None and record["hash"] == 8.0 and "previous" not in record
+    assert record["norm"] is None and not record.keys() & {"previous", "hash"}
     Audit(path).close()
 
 
@@ -246,31 +249,54 @@ def test_a_terminal_shows_the_file_harmlessly(path):
 def test_cut_back(path):
     with Audit(path) as audit:
         heads = [audit.head, *(audit.append([used(number)]) for number in range(1, 5))]
-        audit.cut_back(heads[4], 5)
+        audit.cut_back(heads[4], 5, 5)
         assert len(read_audit(path)) == 4
         before = path.read_bytes()
         with pytest.raises(AuditError, match="goes on with rounds of another training"):
-            audit.cut_back(heads[2], 3)
+            audit.cut_back(heads[2], 3, 3)
         assert path.read_bytes() == before
-        audit.cut_back(heads[3], 4)
+        audit.cut_back(heads[3], 4, 4)
         assert audit.head == heads[3] and len(read_audit(path)) == 3
         assert audit.append([used(4)]) == heads[4]  # the same round gives the same line
-        audit.cut_back(heads[3], 4)
+        audit.cut_back(heads[3], 4, 4)
         before = path.read_bytes()
         with pytest.raises(AuditError, match="the line it goes on from is missing"):
-            audit.cut_back(heads[4], 5)
+            audit.cut_back(heads[4], 5, 5)
         assert path.read_bytes() == before
     path.unlink()
     with Audit(path) as audit:
         audit.append([used(1), used(1, "15")])
-        audit.cut_back(BEGINNING, 1)
+        audit.cut_back(BEGINNING, 1, 1)
         assert path.read_bytes() == b""
+
+
+def test_cut_back_over_several_rounds(path):
+    with Audit(path) as audit:
+        heads = [audit.head, *(audit.append([used(number), used(number, "15")]) for number in range(1, 6))]
+        before = path.read_bytes()
+        for first, last in ((2, 4), (3, 5), (4, 5), (5, 2)):  # a round is missing at one end or at both
+            with pytest.raises(AuditError, match="goes on with rounds of another training"):
+                audit.cut_back(heads[1], first, last)
+        assert path.read_bytes() == before and audit.head == heads[5]
+        audit.cut_back(heads[1], 2, 9)  # of those that were to come, not all had been played
+        assert audit.head == heads[1] and [record["round"] for record in read_audit(path)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"client":"1"', b'{"round":"2"', b'{"round":true', b'{"round":2.0', b"[", b'{"\xff":2']
+)
+def test_lines_of_no_round_are_not_cut_off(path, body):
+    forge(path, b'{"round":1,"client":"1"', body)
+    first, before = json.loads(path.read_bytes().splitlines()[0])["hash"], path.read_bytes()
+    with Audit(path) as audit, pytest.raises(AuditError, match="goes on with rounds of another training"):
+        audit.cut_back(first, 1, 2)
+    assert path.read_bytes() == before
 
 
 def test_opening_reads_line_by_line(path):
     with Audit(path) as audit:
         for number in range(200):
-            audit.append([used(number, str(node), note="x" * 200) for node in range(50)])
+            audit.append([used(number, str(client), note="x" * 200) for client in range(50)])
     size = path.stat().st_size
     tracemalloc.start()
     Audit(path).close()
@@ -280,28 +306,36 @@ def test_opening_reads_line_by_line(path):
 
 
 HOSTILE = {
-    b'{"round":1,"node":"1","deep":' + b"[" * 100_000 + b"]" * 100_000: "line 1 is not JSON",
-    b'{"round":1,"node":"1","weight":NaN': "line 1 is not JSON",
-    b'{"round":1,"node":"1","weight":-Infinity': "line 1 is not JSON",
-    b'{"round":1,"node":"1","weight":1e999': "weight must be a number or null",
-    b'{"round":1,"node":"1","norm":' + b"9" * 400: "norm must be a number or null",
-    b'{"round":1' + b"0" * 5000 + b',"node":"1"': "line 1 is not JSON",
-    b'{"round":1' + b"0" * 50 + b',"node":"1"': "round must be a whole number",
-    b'{"round":-1,"node":"1"': "round must be a whole number",
-    b'{"round":1.5,"node":"1"': "round must be a whole number",
-    b'{"round":true,"node":"1"': "round must be a whole number",
-    b'{"round":"1","node":"1"': "round must be a whole number",
-    b'{"round":[1],"node":"1"': "round must be a whole number",
-    b'{"node":"1"': "round is missing",
-    b'{"round":1': "node is missing",
-    b'{"round":1,"node":1': "node must be a text or null",
-    b'{"round":1,"node":{"a":1}': "node must be a text or null",
-    b'{"round":1,"node":"1","run":"x"': "run must be a whole number",
-    b'{"round":1,"node":"1","time":7': "time must be a text",
+    b'{"round":1,"client":"1","deep":' + b"[" * 100_000 + b"]" * 100_000: "line 1 is not JSON",
+    b'{"round":1,"client":"1","weight":NaN': "line 1 is not JSON",
+    b'{"round":1,"client":"1","weight":-Infinity': "line 1 is not JSON",
+    b'{"round":1,"client":"1","weight":1e999': "weight must be a number or null",
+    b'{"round":1,"client":"1","norm":' + b"9" * 400: "norm must be a number or null",
+    b'{"round":1' + b"0" * 5000 + b',"client":"1"': "line 1 is not JSON",
+    b'{"round":1' + b"0" * 50 + b',"client":"1"': "round must be a whole number",
+    b'{"round":-1,"client":"1"': "round must be a whole number",
+    b'{"round":1.5,"client":"1"': "round must be a whole number",
+    b'{"round":true,"client":"1"': "round must be a whole number",
+    b'{"round":"1","client":"1"': "round must be a whole number",
+    b'{"round":[1],"client":"1"': "round must be a whole number",
+    b'{"client":"1"': "round is missing",
+    b'{"round":1': "client is missing",
+    b'{"round":1,"client":1': "client must be a text or null",
+    b'{"round":1,"client":{"a":1}': "client must be a text or null",
+    b'{"round":1,"client":"1","run":"x"': "run must be a whole number",
+    b'{"round":1,"client":"1","time":7': "time must be a text",
+    b'{"round":1,"client":"1"': "verdict is missing",
+    b'{"round":1,"client":"1","verdict":"fine"': "verdict must be null or one of used, suspect, left out",
+    b'{"round":1,"client":"1","verdict":true': "verdict must be null or one of used",
+    b'{"round":1,"client":"1","verdict":["used"]': "verdict must be null or one of used",
+    b'{"round":1,"node":1': "client must be a text or null",  # as the version before wrote it
+    b'{"round":1,"node":{"a":1}': "client must be a text or null",
     b'{"round":1,"node":"1","admitted":"yes"': "admitted must be true or false",
-    b'{"round":1,"node":"1","reason":["x"]': "reason must be a text",
-    b'{"round":1,"node":null,"void":{}': "void must be a text",
-    b'{"round":1,"node":"\xff\xfe"': "line 1 is not JSON",
+    b'{"round":1,"node":"1","admitted":true,"suspect":"no"': "suspect must be true or false",
+    b'{"round":1,"node":"1","admitted":false,"reason":["x"]': "reason must be a text",
+    b'{"round":1,"client":"1","reason":["x"]': "reason must be a text",
+    b'{"round":1,"client":null,"void":{}': "void must be a text",
+    b'{"round":1,"client":"\xff\xfe"': "line 1 is not JSON",
     b'[{"round":1': "line 1 is not JSON",
     b"{": "line 1 is not JSON",
     b"": "line 1 is not JSON",
@@ -317,8 +351,8 @@ def test_whatever_somebody_wrote_anew_is_one_line(path, body):
 
 
 def test_of_two_keys_the_last_counts(path):
-    forge(path, b'{"round":1,"node":"1","admitted":false,"admitted":true')
-    assert read_audit(path) == [{"round": 1, "node": "1", "admitted": True}]
+    forge(path, b'{"round":1,"client":"1","verdict":"left out","verdict":"used"')
+    assert read_audit(path) == [{"round": 1, "client": "1", "verdict": "used"}]
 
 
 @given(content=st.binary(max_size=300))
@@ -333,12 +367,13 @@ def test_any_bytes_are_an_audit_error(content):
 
 def test_strange_times_and_huge_weights_end_nothing(path):
     strange = [b'"\\ud800"', b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59-14:00"', b'"2026-13-99"', b'""']
-    forge(path, *(b'{"round":%d,"node":"1","weight":1.7e308,"time":%b' % each for each in enumerate(strange)))
-    survey = verify(path).survey
-    since = survey.nodes[0].since
-    assert survey.nodes[0].mean_weight is None
-    assert since is not None and survey.words(since) == ["round 0"]
-    assert survey.summary() == "1 node over 5 rounds: 1 suspicious"
+    body = b'{"round":%d,"client":"1","verdict":"left out","weight":1.7e308,"time":%b'
+    forge(path, *(body % each for each in enumerate(strange)))
+    findings = verify(path).findings
+    since = findings.clients[0].since
+    assert findings.clients[0].mean_weight is None
+    assert since is not None and findings.words(since) == ["round 0"]
+    assert findings.summary() == "1 client over 5 rounds: 1 suspicious"
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -350,8 +385,8 @@ def test_a_file_that_is_not_there(tmp_path):
 KINDS = {"u": used, "s": suspect, "x": left_out, "-": silent}
 
 
-def node_of(course: str):
-    """What is found of a node that did this, a letter for each round."""
+def client_of(course: str):
+    """What is found of a client that did this, a letter for each round."""
     (found,) = conduct(KINDS[kind](number) for number, kind in enumerate(course, 1))
     return found
 
@@ -371,7 +406,7 @@ def node_of(course: str):
     }.items(),
 )
 def test_who_does_more_harm_than_good_since_some_round_is_suspicious(course, since):
-    found = node_of(course)
+    found = client_of(course)
     assert found.suspicious and found.since.round == since
 
 
@@ -390,7 +425,7 @@ def test_who_does_more_harm_than_good_since_some_round_is_suspicious(course, sin
     ],
 )
 def test_who_does_not_is_not_suspicious(course):
-    found = node_of(course)
+    found = client_of(course)
     assert not found.suspicious and found.since is None
 
 
@@ -399,7 +434,7 @@ def test_the_count_is_what_the_docstring_says(course):
     worth = {"u": -1, "s": 1, "x": 1, "-": 0}
     surplus = {start: sum(worth[kind] for kind in course[start:]) for start in range(len(course))}
     most = max(surplus.values())
-    found = node_of(course)
+    found = client_of(course)
     assert found.suspicious == (most >= 3)
     if found.suspicious:  # the shortest of the times in which it was at its worst
         starts = [start for start in surplus if surplus[start] == most and worth[course[start]]]
@@ -409,53 +444,53 @@ def test_the_count_is_what_the_docstring_says(course):
 
 
 def test_weights_and_reasons():
-    found = node_of("uuxsx-")
+    found = client_of("uuxsx-")
     assert found.mean_weight == pytest.approx(0.5 / 5) and found.last_reason == "4 NaN, first at bias[0]"
-    assert node_of("xx").mean_weight is None and node_of("u-").last_reason is None
+    assert client_of("xx").mean_weight is None and client_of("u-").last_reason is None
 
 
 def test_the_suspicious_come_first_then_the_worst():
     courses = {"20": "uuu", "9": "uuu", "3": "uuuxxx", "100": "xxuuuu", "5": "---"}
-    records = [KINDS[kind](k, node) for node, course in courses.items() for k, kind in enumerate(course)]
-    assert [found.node for found in conduct(records)] == ["3", "100", "5", "9", "20"]
+    records = [KINDS[kind](k, client) for client, course in courses.items() for k, kind in enumerate(course)]
+    assert [found.client for found in conduct(records)] == ["3", "100", "5", "9", "20"]
 
 
-def survey_of(*records) -> Survey:
-    survey = Survey(most_rounds=4)
+def findings_of(*records) -> Findings:
+    findings = Findings(most_rounds=4)
     for record in records:
-        survey.add(record)
-    return survey
+        findings.add(record)
+    return findings
 
 
 def test_a_resumed_run_goes_on():
-    survey = survey_of(*(left_out(number, run=1 if number < 3 else 2) for number in (1, 2, 3, 4)))
-    since = survey.nodes[0].since
-    assert since is not None and survey.words(since) == ["round 1", "2026-11-16 09:01 UTC"]
-    assert [each.when.round for each in survey.latest] == [1, 2, 3, 4] and not survey.repeats
-    assert survey.summary() == (
-        "1 node over 4 rounds of 2 runs (2026-11-16 09:01 to 2026-11-16 09:04 UTC): 1 suspicious"
+    findings = findings_of(*(left_out(number, run=1 if number < 3 else 2) for number in (1, 2, 3, 4)))
+    since = findings.clients[0].since
+    assert since is not None and findings.words(since) == ["round 1", "2026-11-16 09:01 UTC"]
+    assert [each.when.round for each in findings.latest] == [1, 2, 3, 4] and not findings.repeats
+    assert findings.summary() == (
+        "1 client over 4 rounds of 2 runs (2026-11-16 09:01 to 2026-11-16 09:04 UTC): 1 suspicious"
     )
 
 
 def test_a_new_run_begins_again():
-    survey = survey_of(used(1, run=1), used(2, run=1), *(suspect(number, run=2) for number in (1, 2, 3)))
-    since = survey.nodes[0].since
-    assert survey.repeats and survey.rounds == 5
-    assert since is not None and survey.words(since) == ["run 2", "round 1", "2026-11-16 09:01 UTC"]
-    assert [each.when[:2] for each in survey.latest] == [(1, 2), (2, 1), (2, 2), (2, 3)]
+    findings = findings_of(used(1, run=1), used(2, run=1), *(suspect(number, run=2) for number in (1, 2, 3)))
+    since = findings.clients[0].since
+    assert findings.repeats and findings.rounds == 5
+    assert since is not None and findings.words(since) == ["run 2", "round 1", "2026-11-16 09:01 UTC"]
+    assert [each.when[:2] for each in findings.latest] == [(1, 2), (2, 1), (2, 2), (2, 3)]
 
 
 def test_a_round_that_kept_its_model():
-    survey = survey_of(used(1), left_out(2), line(2, None, void="krum needs at least 5 clients"), used(3))
-    assert [each.void for each in survey.latest] == [None, "krum needs at least 5 clients", None]
-    assert survey.voids == 1 and len(survey.nodes) == 1
-    assert survey.summary().endswith("none suspicious; 1 round kept the model it began with")
+    findings = findings_of(used(1), left_out(2), line(2, None, void="krum needs at least 5 clients"), used(3))
+    assert [each.void for each in findings.latest] == [None, "krum needs at least 5 clients", None]
+    assert findings.voids == 1 and len(findings.clients) == 1
+    assert findings.summary().endswith("none suspicious; 1 round kept the model it began with")
 
 
-def test_what_each_node_did_in_each_round():
-    survey = survey_of(used(1, "1"), silent(1, "2"), suspect(2, "1"), left_out(2, "3"))
-    states = [{node: act.state for node, act in each.nodes.items()} for each in survey.latest]
-    assert states == [{"1": "used", "2": "no answer"}, {"1": "suspect", "3": "left out"}]
+def test_what_each_client_did_in_each_round():
+    findings = findings_of(used(1, "1"), silent(1, "2"), suspect(2, "1"), left_out(2, "3"))
+    verdicts = [{client: act.verdict.kind for client, act in each.clients.items()} for each in findings.latest]
+    assert verdicts == [{"1": "used", "2": "no answer"}, {"1": "suspect", "3": "left out"}]
 
 
 @pytest.mark.parametrize(
@@ -463,5 +498,106 @@ def test_what_each_node_did_in_each_round():
     [("uuu", "fine"), ("sss", "suspicious"), ("us", "doubtful"), ("su", "fine"), ("---", "never answered")],
 )
 def test_the_verdict_in_a_word(course, verdict):
-    survey = survey_of(*(KINDS[letter](number) for number, letter in enumerate(course, 1)))
-    assert survey.nodes[0].verdict == verdict and (", 1 doubtful" in survey.summary()) == (verdict == "doubtful")
+    findings = findings_of(*(KINDS[letter](number) for number, letter in enumerate(course, 1)))
+    assert findings.clients[0].verdict == verdict and (", 1 doubtful" in findings.summary()) == (verdict == "doubtful")
+
+
+def before_this(number, node="14", *, run=123, **more):
+    """A line as the version before wrote it."""
+    return {"time": f"2026-11-16T09:{number % 60:02}:00+00:00", "run": run, "round": number, "node": node, **more}
+
+
+BEFORE_THIS: list[tuple[Kind, dict[str, Any]]] = [
+    ("used", {"admitted": True, "suspect": False, "norm": 1.2, "weight": 0.25}),
+    (
+        "suspect",
+        {"admitted": True, "suspect": True, "norm": 9.0, "weight": 0.0, "reason": "weight 0, where the median"},
+    ),
+    ("suspect", {"client": "14", "admitted": True, "suspect": True, "norm": 9.0, "weight": 0.0, "reason": "norm 9"}),
+    ("left out", {"admitted": False, "reason": "4 NaN, first at bias[0]"}),
+    ("left out", {"admitted": False, "reason": "answered with error 2: no answer"}),
+    ("left out", {"admitted": False}),
+    ("no answer", {"admitted": False, "reason": "no answer in time"}),
+    ("no answer", {"admitted": False, "reason": "no answer: Node unavailable"}),
+    ("no answer", {"admitted": False, "reason": "no answer that can be decoded (IndexError: list index out of range)"}),
+    ("round void", {"admitted": True}),
+]
+
+
+@pytest.mark.parametrize(("verdict", "fields"), BEFORE_THIS)
+def test_a_line_of_the_version_before_has_a_verdict(path, verdict, fields):
+    written(path, [before_this(1, **fields)])
+    (record,) = read_audit(path)
+    told = {name: value for name, value in fields.items() if name not in ("admitted", "suspect")}
+    assert record == {**line(1), **told, "verdict": verdict}
+    ((client, act),) = verify(path).findings.latest[0].clients.items()
+    assert (client, act.verdict) == ("14", Verdict(verdict, fields.get("reason")))
+    assert (act.norm, act.weight) == (fields.get("norm"), fields.get("weight"))
+
+
+def test_a_void_round_of_the_version_before(path):
+    why = "at least 4 answers are needed, 1 of 6 that were asked can be used"
+    written(path, [before_this(2, admitted=True), before_this(2, None, void=why)])
+    assert read_audit(path) == [line(2, verdict="round void"), line(2, None, void=why)]
+    findings = verify(path).findings
+    assert findings.voids == 1 and findings.latest[0].void == why and findings.rounds == 1
+    (client,) = findings.clients
+    assert (client.asked, client.suspect, client.left_out, client.no_answer) == (1, 0, 0, 0)
+
+
+@given(course=st.text("usx-v", min_size=1, max_size=20))
+def test_the_version_before_is_judged_as_this_one(course):
+    then: dict[str, dict[str, Any]] = {
+        "u": {"admitted": True, "suspect": False, "norm": 1.2, "weight": 0.25},
+        "s": {"admitted": True, "suspect": True, "norm": 9.0, "weight": 0.0},
+        "x": {"admitted": False, "reason": "4 NaN, first at bias[0]"},
+        "-": {"admitted": False, "reason": "no answer in time"},
+        "v": {"admitted": True},
+    }
+    now = {**KINDS, "v": lambda number: line(number, verdict="round void")}
+    with tempfile.TemporaryDirectory() as folder:
+        old, new = Path(folder, "old"), Path(folder, "new")
+        written(old, [before_this(number, **then[kind]) for number, kind in enumerate(course)])
+        written(new, [now[kind](number) for number, kind in enumerate(course)])
+        assert conduct(read_audit(old)) == conduct(read_audit(new))
+
+
+def test_an_audit_of_the_version_before_is_whole_and_goes_on(path):
+    old = written(path, [before_this(number, **fields) for number, (_, fields) in enumerate(BEFORE_THIS)])
+    with Audit(path) as audit:
+        audit.append([used(20), left_out(21)])
+    assert path.read_bytes().startswith(b"".join(old))
+    verdicts = [record["verdict"] for record in read_audit(path)]
+    assert verdicts == [*(verdict for verdict, _ in BEFORE_THIS), "used", "left out"]
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"suspect":false', b'"suspect":true ', 1))
+    with pytest.raises(AuditError, match="line 1 was changed after it was written"):
+        read_audit(path)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory) -> Path:
+    folder = Path(tmp_path_factory.mktemp("run") / "here")
+    simulate(Scenario(rounds=2, clients=4, byzantine=1, train_images=200), folder=folder)
+    return folder
+
+
+def test_the_folder_of_a_run_holds_an_audit(run_folder):
+    file = run_folder / "clients.jsonl"
+    records = read_audit(file)
+    assert [(record["round"], record["client"]) for record in records] == [(n, c) for n in (1, 2) for c in "0123"]
+    assert [record["byzantine"] for record in records] == [False, False, False, True] * 2
+    assert records == read_history(run_folder).audit
+    findings = verify(file).findings
+    assert (findings.lines, findings.rounds, findings.voids) == (8, 2, 0)
+    assert sorted(client.client for client in findings.clients) == ["0", "1", "2", "3"]
+    assert {client.asked for client in findings.clients} == {2}
+
+
+def test_every_changed_byte_of_a_run_shows(run_folder, tmp_path):
+    content = (run_folder / "clients.jsonl").read_bytes()
+    changed = tmp_path / "clients.jsonl"
+    for at in range(len(content)):
+        changed.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(AuditError, match=r"line [1-9] "):
+            verify(changed)

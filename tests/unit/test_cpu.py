@@ -131,8 +131,35 @@ def everything(updates: Updates) -> list[torch.Tensor]:
     ]
 
 
-def test_the_number_of_threads_changes_nothing():
+def mixed(updates: Updates, seed: int) -> Updates:
+    """Each row a mean or a weighted sum of some, or a row as it is."""
+    rng, clients = np.random.default_rng(seed), len(updates)
+    members: list[list[int]] = [
+        rng.permutation(clients)[: rng.integers(1, clients + 1)].tolist() for _ in range(clients)
+    ]
+    weights = [[1 / len(m)] * len(m) if k % 2 else rng.normal(size=len(m)).tolist() for k, m in enumerate(members)]
+    members[0], weights[0] = [0], [1.0]
+    return updates.mixed(members, weights, [str(k) for k in range(clients)])
+
+
+@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS)
+def test_mixed_rows_are_those_of_the_reference_to_the_last_bit(clients, dim, kind, seed):
+    if kind in ("huge", "mixed"):
+        kind = "normal"  # a sum of such rows may overflow
+    updates = mixed(Updates.collect(values(kind, clients, dim, seed)), seed)
+    assert cpu.takes(updates)
+    plain = Updates.collect(torch.stack(updates.read(0, dim)))
+    assert torch.equal(cpu.sign_agreement(updates), reference.sign_agreement(plain))
+    assert torch.equal(cpu.median(updates).update, reference.median(plain).update)
+    assert torch.equal(cpu.magnitude_quantiles(updates, 0.9), reference.magnitude_quantiles(plain, 0.9))
+    assert torch.equal(cpu.extent(updates)[1], reference.extent(plain)[1])
+    assert torch.allclose(cpu.extent(updates)[0], reference.extent(plain)[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("mix", [False, True])
+def test_the_number_of_threads_changes_nothing(mix):
     updates = Updates.collect(values("zeros", 9, 20_011, 1))
+    updates = mixed(updates, 3) if mix else updates
     answers = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)

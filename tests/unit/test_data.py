@@ -16,8 +16,8 @@ import torch
 
 from fedseca.data import DATASETS, Dataset
 from fedseca.data import cifar10 as cifar10_module
-from fedseca.data.folders import data_root
-from fedseca.data.pickled import read_batch
+from fedseca.data._folders import data_root
+from fedseca.data._pickled import read_batch
 from fedseca.errors import FedsecaError, InputError, MissingDependency
 from tests.unit import data_files
 from tests.unit.data_files import MAKERS, cifar_batches, make_arrays, make_fashion, own_arrays, pickled_batch, write_idx

@@ -1,13 +1,17 @@
 """Hyperparameters are declared once; checks, parsing and messages follow from that."""
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fedseca
-from fedseca.declare import Declared, Registry, param
+from fedseca.aggregators import make_alone
+from fedseca.declare import Declared, diagnostic, param
 from fedseca.errors import ParameterError, UnknownName
+from fedseca.parts import Grammar, Registry, flat
 
 THINGS: Registry[Declared] = Registry("thing")
 
@@ -18,7 +22,7 @@ class Sample(Declared):
     """A thing."""
 
     number: int = param(3, ge=1, le=9, help="a number")
-    share: float = param(0.5, gt=0, lt=1, help="a share", memoryless=0.25)
+    share: float = param(0.5, gt=0, lt=1, help="a share")
     flag: bool = param(True, help="a flag")
     kind: str = param("one", choices=("one", "two"), help="a kind")
     maybe: int | None = param(None, ge=0, help="perhaps")
@@ -53,8 +57,15 @@ def test_good_values_come_out_in_their_declared_type():
 
 
 def test_defaults_without_memory():
-    assert THINGS.make("sample", memoryless=True).values()["share"] == 0.25
-    assert THINGS.make("sample", memoryless=True, share=0.5).values()["share"] == 0.5
+    assert fedseca.make_aggregator("fedseca").values()["momentum"] == 0.5
+    assert make_alone("fedseca").values()["momentum"] == 0.0
+    assert make_alone("fedseca", momentum=0.5).values()["momentum"] == 0.5
+    assert make_alone("nnm+fedseca").values()["fedseca.momentum"] == 0.0
+    assert make_alone("nnm+fedseca", **{"fedseca.momentum": 0.5}).values()["fedseca.momentum"] == 0.5
+    for name, rule in fedseca.AGGREGATORS.items():  # what is set there is declared, and in bounds
+        assert make_alone(name) == fedseca.make_aggregator(name, **rule.alone)
+    made = fedseca.make_aggregator("fedseca")
+    assert make_alone(made) is made
 
 
 @pytest.mark.parametrize(
@@ -112,3 +123,123 @@ def test_an_undeclared_field_is_a_programming_error():
 def test_a_rule_that_is_made_takes_no_further_hyperparameters():
     with pytest.raises(TypeError, match="go with the name of a rule"):
         fedseca.aggregate(np.ones((3, 4)), rule=fedseca.make_aggregator("cwmed"), trim=0.1)
+
+
+def test_a_diagnostic_is_declared_once():
+    trust = diagnostic("clip_factor", help="how short it was made", share=True)
+    assert trust.heading == "clip factor" and trust.show(0.25) == "25.0%" and trust.show(None) == "–"
+    assert diagnostic("norm", heading="length", help="how long it is").heading == "length"
+    assert diagnostic("norm", help="how long it is").show(1234.5678) == "1235"
+    for parts in (fedseca.AGGREGATORS, fedseca.STEPS):
+        for name, part in parts.items():
+            declared = part.diagnostics
+            assert all(each.help and "\n" not in each.help for each in declared), name
+            assert len({each.name for each in declared}) == len(declared), name
+
+
+# --- the grammar of paths ----------------------------------------------------------------------------------------
+
+OTHERS: Registry[Declared] = Registry("other")
+
+
+@OTHERS.register("plain")
+@dataclass(frozen=True, kw_only=True)
+class Plain(Declared):
+    """Another thing."""
+
+    number: int = param(1, ge=0, help="a number")
+    size: float = param(1.0, gt=0, help="a size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Declared):
+    """Made of two things."""
+
+    name = "whole"
+
+    thing: Declared = param("sample", registry=THINGS, help="a thing")
+    other: Declared = param("plain", registry=OTHERS, help="another")
+    count: int = param(1, ge=1, help="a count")
+
+
+GRAMMAR = Grammar(Whole, {"item": "thing"})
+
+
+@pytest.mark.parametrize(
+    ("path", "whole"),
+    [
+        ("count", "count"),
+        ("thing", "thing"),
+        ("item", "thing"),
+        ("thing.share", "thing.share"),
+        ("item.share", "thing.share"),
+        ("share", "thing.share"),
+        ("size", "other.size"),
+        ("other.number", "other.number"),
+    ],
+)
+def test_a_short_path_has_one_whole_path(path, whole):
+    assert GRAMMAR.locate(path, {}) == whole
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("number", "'number' is a hyperparameter of more than one part; say which: other.number, thing.number"),
+        ("shares", "unknown hyperparameter of whole 'shares'; did you mean 'share'?"),
+        ("thing.shares", "unknown hyperparameter of sample 'shares'; did you mean 'share'?"),
+        ("item.size", "unknown hyperparameter of sample 'size'"),
+        ("count.share", "unknown hyperparameter of whole 'count.share'"),
+        ("thng.share", "unknown hyperparameter of whole 'thng.share'"),
+        ("", "unknown hyperparameter of whole ''"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_refused_in_one_clear_line(path, message):
+    with pytest.raises(ParameterError) as refused:
+        GRAMMAR.locate(path, {})
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_text_is_put_where_its_path_leads_as_what_is_declared_there():
+    values: dict[str, Any] = {}
+    for path, text in (("count", "4"), ("thing", "sample"), ("thing.number", "7"), ("other.size", "2")):
+        GRAMMAR.put(values, path, text)
+    assert values == {"count": 4, "thing": {"name": "sample", "number": 7}, "other": {"name": "plain", "size": 2.0}}
+    GRAMMAR.put(values, "thing", "sample")  # the same name leaves its table as it is
+    assert flat(Whole(**values)) == {
+        "thing": "sample",
+        **{f"thing.{name}": value for name, value in Sample(number=7).values().items()},
+        "other": "plain",
+        "other.number": 1,
+        "other.size": 2.0,
+        "count": 4,
+    }
+    for path, message in (
+        ("thing.number", "sample: number must be integer ≥ 1, ≤ 9; found 10"),
+        ("thing.size", "unknown hyperparameter of sample 'size'"),
+        ("count.size", "whole: count has no hyperparameters of its own; found 'count.size'"),
+        ("nothing", "unknown hyperparameter of whole 'nothing'"),
+    ):
+        before = dict(values)
+        with pytest.raises(ParameterError, match=re.escape(message)):
+            GRAMMAR.put(values, path, "10")
+        assert values == before
+    GRAMMAR.put(values, "thing.size", "10", lenient=True)  # passed over
+    assert values["thing"] == {"name": "sample", "number": 7}
+
+
+def test_other_words_for_a_field_are_understood_once():
+    assert GRAMMAR.renamed({"item": "sample", "count": 3}) == {"thing": "sample", "count": 3}
+    with pytest.raises(ParameterError, match="whole: thing is given twice, as 'item' too; give it once"):
+        GRAMMAR.renamed({"thing": "sample", "item": "sample"})
+    with pytest.raises(ParameterError, match=r"unknown hyperparameter of whole 'things'; did you mean 'thing'\?"):
+        GRAMMAR.renamed({"things": "sample"})
+
+
+def test_registries_answer_by_path():
+    assert list(fedseca.AGGREGATORS.hyperparameters("krum")) == ["num_byzantine", "select"]
+    chain = fedseca.AGGREGATORS.hyperparameters("nnm+krum")
+    assert {"nnm.num_byzantine", "krum.num_byzantine", "num_byzantine"} <= chain.keys()
+    assert fedseca.AGGREGATORS.declared("nnm+krum", "nnm.num_byzantine").owner == "nnm"
+    with pytest.raises(ParameterError, match="nnm\\+krum has no part 'cwmed'; its parts are nnm, krum"):
+        fedseca.AGGREGATORS.declared("nnm+krum", "cwmed.trim")

@@ -183,7 +183,7 @@ def test_trust_over_the_rounds(tmp_path):
     table, files = (found := outcome(concordance, store)).table, found.files
     assert table.rows == ["honest", "Byzantine"] and not table.coloured
     by_place = table.by_place()
-    honest = [line["rho"] for line in history.clients if not line["byzantine"]]
+    honest = [line["rho"] for line in history.audit if not line["byzantine"]]
     assert by_place["honest", "ipm"].mean == pytest.approx(np.mean(honest))
     assert by_place["honest", "fang"].mean is None
     rows = list(csv.DictReader(files["concordance.csv"].decode().splitlines()))

@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score
 import fedseca
 from fedseca.aggregators.fedavg import FedAvg
 from fedseca.attacks import make_attack
+from fedseca.audit import read_audit
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.federation.byzantine import Byzantines
@@ -160,7 +161,7 @@ def test_a_model_that_cannot_train_on_the_images_is_said_before_the_first_round(
 
 
 def test_more_images_than_there_are():
-    with pytest.raises(InputError, match="digits has 1437 training images; found a wish for 2000"):
+    with pytest.raises(InputError, match="digits has 1437 training images; 2000 requested"):
         Federation(Scenario(train_images=2000))
 
 
@@ -226,7 +227,7 @@ def test_the_same_seed_gives_the_same_numbers():
     scenario = Scenario(**SMALL, attack="alie", dropout=0.3)
     first, again, other = simulate(scenario), simulate(scenario), simulate(dataclasses.replace(scenario, seed=1))
     assert _numbers(first) == _numbers(again) != _numbers(other)
-    assert first.clients == again.clients
+    assert first.audit == again.audit
 
 
 def _numbers(history: History) -> list[dict[str, Any]]:
@@ -235,13 +236,20 @@ def _numbers(history: History) -> list[dict[str, Any]]:
 
 def test_participation_and_dropout():
     history = simulate(Scenario(**(SMALL | {"rounds": 12}), clients=10, participation=0.5, dropout=0.2, byzantine=3))
-    reasons = [line["reason"] for line in history.clients if not line["present"]]
-    assert set(reasons) == {"was not asked", "did not answer"} and reasons.count("was not asked") == 12 * 5
+    verdicts = [line["verdict"] for line in history.audit]
+    assert set(verdicts) == {None, "no answer", "used", "suspect"} and verdicts.count(None) == 12 * 5
+    assert all(line["reason"] == "none came" for line in history.audit if line["verdict"] == "no answer")
+    assert all(line.keys() == {"round", "byzantine", "client", "verdict"} for line in absent(history, None))
     assert all(record["present"] <= 5 for record in history.rounds)
     assert {record["present"] for record in history.rounds} > {5}
-    asked = {line["client"] for line in history.clients if line["present"]}
-    assert len(asked) == 10  # not the same five each time
-    assert len(history.clients) == 12 * 10
+    assert sum(record["present"] for record in history.rounds) == 12 * 5 - len(absent(history, "no answer"))
+    present = {line["client"] for line in history.audit if line["verdict"] not in (None, "no answer")}
+    assert len(present) == 10  # not the same five each time
+    assert len(history.audit) == 12 * 10
+
+
+def absent(history: History, verdict: str | None) -> list[dict[str, Any]]:
+    return [line for line in history.audit if line["verdict"] == verdict]
 
 
 def test_a_round_without_honest_clients_goes_on():
@@ -249,7 +257,7 @@ def test_a_round_without_honest_clients_goes_on():
     alone = [
         record["round"]
         for record in history.rounds
-        if all(line["byzantine"] for line in history.clients if line["round"] == record["round"] and line["present"])
+        if all(line["byzantine"] for line in history.audit if line["round"] == record["round"] and line["verdict"])
     ]
     assert alone and len(history.rounds) == 8 and all(record["void"] is None for record in history.rounds)
 
@@ -257,7 +265,11 @@ def test_a_round_without_honest_clients_goes_on():
 def test_a_round_that_nobody_answers_is_void_and_leaves_the_model():
     history = simulate(Scenario(**(SMALL | {"rounds": 6}), clients=2, byzantine=0, dropout=0.8))
     void = [record for record in history.rounds if record["present"] == 0]
-    assert void and all("needs at least 1 client" in record["void"] for record in void)
+    told = re.compile(r"at least 1 answers? (is|are) needed, 0 of 2 that were asked can be used")
+    assert void and all(told.fullmatch(record["void"]) for record in void)
+    lines = [line for line in history.audit if line["client"] is None]
+    assert lines == [{"round": record["round"], "client": None, "void": record["void"]} for record in void]
+    assert len(history.audit) == 6 * 2 + len(void)
     for before, after in zip(history.rounds, history.rounds[1:], strict=False):
         assert after["void"] is None or after["f1"] == before["f1"]
 
@@ -265,8 +277,8 @@ def test_a_round_that_nobody_answers_is_void_and_leaves_the_model():
 def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing():
     scenario = Scenario(**SMALL, attack="nonfinite")
     history = simulate(scenario)
-    for line in history.clients:
-        assert line["admitted"] != line["byzantine"]
+    for line in history.audit:
+        assert line["verdict"] == ("left out" if line["byzantine"] else "used")
         assert not line["byzantine"] or "NaN" in line["reason"]
     assert [record["rejected"] for record in history.rounds] == [2, 2, 2]
     assert [record["rejected"] for record in history.by_client()] == [0, 0, 0, 3, 3]
@@ -282,9 +294,13 @@ def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing(
 
 def test_a_rule_left_without_clients_voids_the_round():
     history = simulate(Scenario(**SMALL, aggregator="krum", attack="nonfinite"))
-    assert all("krum needs at least 5 clients, 3 of 5 were admitted" in record["void"] for record in history.rounds)
+    shortage = "at least 5 answers are needed, 3 of 5 that were asked can be used"
+    assert all(record["void"] == shortage for record in history.rounds)
     assert len({record["f1"] for record in history.rounds}) == 1 and history.result()["void_rounds"] == 3
-    assert all(line["admitted"] != line["byzantine"] for line in history.clients)
+    of_clients = [line for line in history.audit if line["client"] is not None]
+    assert all(line["verdict"] == ("left out" if line["byzantine"] else "round void") for line in of_clients)
+    assert [line["void"] for line in history.audit if line["client"] is None] == [shortage] * 3
+    assert [(record["admitted"], record["rejected"]) for record in history.rounds] == [(3, 2)] * 3
     assert [record["rejected"] for record in history.by_client()] == [0, 0, 0, 3, 3]
 
 
@@ -297,6 +313,7 @@ class _Explodes(FedAvg):
 def test_a_rule_that_explodes_voids_the_round():
     history = simulate(Scenario(**SMALL, aggregator=_Explodes()))
     assert all("not finite" in record["void"] for record in history.rounds)
+    assert {line.get("verdict") for line in history.audit if line["client"] is not None} == {"round void"}
 
 
 BATCH_NORM = {"name": "cnn", "batch_norm": True}
@@ -306,7 +323,7 @@ def test_running_statistics_are_no_gradients():
     """By default the attack sees and makes what the rule sees: its lengths are those of the parameters alone."""
     history = simulate(Scenario(**SMALL, model=BATCH_NORM, attack="random", aggregator="fedavg"))
     for record in history.rounds:
-        norms = [line["norm"] for line in history.clients if line["round"] == record["round"]]
+        norms = [line["norm"] for line in history.audit if line["round"] == record["round"]]
         assert np.mean(norms[3:]) == pytest.approx(10 * np.mean(norms[:3]), rel=0.05)
     assert history.model is not None
     statistics = [value for name, value in history.model.items() if "running" in name]
@@ -420,7 +437,7 @@ def test_rounds_in_which_nobody_is_trusted_are_counted():
     history = simulate(Scenario(**(SMALL | {"rounds": 8}), partition={"name": "dirichlet", "alpha": 0.05}))
     idle = [record["idle"] for record in history.rounds]
     for record in history.rounds:
-        weights = [line["weight"] for line in history.clients if line["round"] == record["round"]]
+        weights = [line["weight"] for line in history.audit if line["round"] == record["round"]]
         assert record["idle"] == (sum(weights) == 0)
     assert any(idle) and history.result()["idle_rounds"] == sum(idle)
 
@@ -430,15 +447,25 @@ def test_a_history_is_shown_in_one_line():
     assert repr(history) == f"History({history.scenario.title}, 3 of 3 rounds, f1_last5={history.f1_last5:.3f})"
 
 
+POSING = ("round", "client", "verdict", "reason", "byzantine", "void", "time", "run", "previous", "hash")
+
+
 class _NamesFields(FedAvg):
     def aggregate(self, updates, state, rng):
         answer = super().aggregate(updates, state, rng)
-        return dataclasses.replace(answer, clients={**answer.clients, "round": answer.clients["weight"] + 7})
+        posing = dict.fromkeys(POSING, answer.diagnostics["weight"] + 7)
+        return dataclasses.replace(answer, diagnostics={**answer.diagnostics, **posing, "mine": posing["round"]})
 
 
-def test_a_diagnostic_cannot_pose_as_a_field_of_the_audit():
-    history = simulate(Scenario(**SMALL, aggregator=_NamesFields()))
-    assert {line["round"] for line in history.clients} == {1, 2, 3}
+def test_a_diagnostic_cannot_pose_as_a_field_of_the_audit(tmp_path):
+    history = simulate(Scenario(**SMALL, aggregator=_NamesFields()), folder=tmp_path / "run")
+    assert {line["round"] for line in history.audit} == {1, 2, 3}
+    assert {line["client"] for line in history.audit} == set("01234")
+    assert {line["verdict"] for line in history.audit} == {"used"}
+    assert [line["byzantine"] for line in history.audit] == ([False] * 3 + [True] * 2) * 3
+    assert all(line["mine"] == pytest.approx(7.2) for line in history.audit)
+    assert not any({"reason", "void", "time", "run", "previous", "hash"} & line.keys() for line in history.audit)
+    assert read_audit(tmp_path / "run" / "clients.jsonl") == history.audit  # whole, and of the right types
 
 
 def test_pairs_are_kept_for_few_clients():

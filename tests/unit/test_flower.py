@@ -1,6 +1,7 @@
 """The Flower strategy: what one node sends can neither end the run nor reach the model unfiltered."""
 
 import importlib
+import json
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import save_file
 
-from fedseca.audit import conduct, read_audit
+from fedseca.audit import Audit, conduct, read_audit, verify
 from fedseca.errors import InputError, MissingDependency, StateError, printable
 from fedseca.flower import RobustStrategy
 from fedseca.server import Server
@@ -91,7 +93,7 @@ def audit_of(folder) -> dict[int, dict[str, dict[str, Any]]]:
     """By round and node."""
     lines: dict[int, dict[str, dict[str, Any]]] = {}
     for line in read_audit(folder / "audit.jsonl"):
-        lines.setdefault(line["round"], {})[line["node"]] = line
+        lines.setdefault(line["round"], {})[line["client"]] = line
     return lines
 
 
@@ -157,8 +159,9 @@ def test_what_one_node_sends_is_left_out_and_the_others_decide(case, tmp_path):
     expected = Server("fedseca", momentum=0.0).aggregate([step(n) for n in others], others, before=BEFORE).model
     for name, value in arrays_of(result.arrays).items():
         np.testing.assert_array_equal(value, expected[name])
-    (line,) = [line for line in read_audit(tmp_path / "audit.jsonl") if not line["admitted"]]
-    assert line["node"] == "14" and reason in line["reason"]
+    admitted = ("used", "suspect")
+    (line,) = [line for line in read_audit(tmp_path / "audit.jsonl") if line["verdict"] not in admitted]
+    assert line["client"] == "14" and line["verdict"] == "left out" and reason in line["reason"]
     assert result.train_metrics_clientapp[1]["rejected-nodes"] == [14]
 
 
@@ -184,12 +187,15 @@ def test_errors_silence_twins_and_forged_names(tmp_path):
     play(answer, audit_dir=tmp_path, extra=[nobody], min_admitted=2)
     lines = audit_of(tmp_path)[1]
     assert set(lines) == set(map(str, NODES)), "each node once, whatever it calls itself"
+    assert lines["12"]["verdict"] == "left out"
     assert lines["12"]["reason"].startswith("answered with error 2: boom") and len(lines["12"]["reason"]) < 200
     assert "\x1b" not in lines["12"]["reason"]
-    assert lines["13"]["reason"] == "no answer in time"
-    assert lines["15"]["reason"].startswith("no answer that can be decoded (IndexError")
-    assert all(lines[str(node)]["admitted"] for node in (NODES[0], 14))
-    gone = {each.node for each in conduct(lines.values()) if each.no_answer}
+    assert [lines[node]["verdict"] for node in ("13", "15", "16")] == ["no answer"] * 3
+    assert lines["13"]["reason"] == "none came in time"
+    assert lines["15"]["reason"].startswith("none that can be decoded (IndexError")
+    assert lines["16"]["reason"] == "Node unavailable"
+    assert all(lines[str(node)]["verdict"] in ("used", "suspect") for node in (NODES[0], 14))
+    gone = {each.client for each in conduct(lines.values()) if each.no_answer}
     assert gone == {"13", "15", "16"}, "to be absent is not to be malicious"
 
 
@@ -205,9 +211,10 @@ def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
     audit = audit_of(tmp_path)
     assert sorted(audit) == [1, 2]
     assert audit[2][None]["void"] == "at least 4 answers are needed, 1 of 6 that were asked can be used"  # type: ignore[index]
-    (node,) = [each for each in conduct(read_audit(tmp_path / "audit.jsonl")) if each.node == "12"]
+    (node,) = [each for each in conduct(read_audit(tmp_path / "audit.jsonl")) if each.client == "12"]
     assert (node.asked, node.suspect, node.left_out, node.no_answer) == (2, 0, 0, 0)
-    assert audit[2]["12"]["admitted"] and not any(audit[2][str(node)]["admitted"] for node in NODES if node != 12)
+    assert audit[2]["12"]["verdict"] == "round void"
+    assert {audit[2][str(node)]["verdict"] for node in NODES if node != 12} == {"left out"}
 
 
 @pytest.mark.parametrize(("usable", "fewest", "goes_on"), [(3, None, True), (2, None, False), (2, 2, True)])
@@ -238,7 +245,7 @@ def test_another_training_in_the_same_audit_is_not_cut_off(tmp_path):
     play(train, 2, audit_dir=tmp_path, checkpoint_dir=tmp_path / "a")
     play(train, 3, audit_dir=tmp_path, checkpoint_dir=tmp_path / "b")
     lines = (tmp_path / "audit.jsonl").read_bytes()
-    with pytest.raises(InputError, match="give each an audit_dir of its own"):
+    with pytest.raises(InputError, match="give each training a folder of its own"):
         play(train, 2, audit_dir=tmp_path, checkpoint_dir=tmp_path / "a")
     assert (tmp_path / "audit.jsonl").read_bytes() == lines
 
@@ -295,9 +302,9 @@ def test_the_audit_names_who_stands_out(tmp_path):
         return [reply(message, step(node, sign=-10.0 if node == 16 else 1.0))]
 
     result, _ = play(answer, rounds=3, audit_dir=tmp_path)
-    suspects = {line["node"] for line in read_audit(tmp_path / "audit.jsonl") if line.get("suspect")}
+    suspects = {line["client"] for line in read_audit(tmp_path / "audit.jsonl") if line["verdict"] == "suspect"}
     assert suspects == {"16"}
-    assert [each.node for each in conduct(read_audit(tmp_path / "audit.jsonl")) if each.suspicious] == ["16"]
+    assert [each.client for each in conduct(read_audit(tmp_path / "audit.jsonl")) if each.suspicious] == ["16"]
     assert result.train_metrics_clientapp[3]["suspect-nodes"] == [16]
 
 
@@ -311,9 +318,9 @@ def test_whatever_the_rule_the_audit_says_why(rule, why, tmp_path):
 
     play(answer, rule=rule, audit_dir=tmp_path)
     lines = audit_of(tmp_path)[1]
-    assert lines["16"]["suspect"] and lines["16"]["reason"].startswith(why), lines["16"]
+    assert lines["16"]["verdict"] == "suspect" and lines["16"]["reason"].startswith(why), lines["16"]
     honest_ones = [line for node, line in lines.items() if node != "16"]
-    assert not any(line["suspect"] for line in honest_ones)
+    assert [line["verdict"] for line in honest_ones] == ["used"] * 5
 
 
 def test_rows_are_views_of_the_replies(monkeypatch):
@@ -368,7 +375,7 @@ def test_cut_off_after_any_round_it_goes_on_and_ends_the_same(options, tmp_path)
         folder = tmp_path / f"cut{cut}"
         run(folder, cut, **options)
         with (folder / "audit.jsonl").open("ab") as file:  # killed in the next round, while it wrote
-            file.write(b'{"round":9,"no')
+            file.write(b'{"round":9,"cl')
         again, evaluated = run(folder, 6, **options)
         assert evaluated == list(range(cut, 7)) and sorted(again.train_metrics_clientapp) == evaluated[1:]
         for name, value in arrays_of(unbroken.arrays).items():
@@ -377,7 +384,7 @@ def test_cut_off_after_any_round_it_goes_on_and_ends_the_same(options, tmp_path)
     assert len({tuple(nodes) for nodes in audit_of(tmp_path / "a").values()}) > 1 or "fraction_train" not in options
     finished, _ = run(tmp_path / "a", 6, **options)
     np.testing.assert_array_equal(arrays_of(finished.arrays)["bias"], arrays_of(unbroken.arrays)["bias"])
-    with pytest.raises(StateError, match=r"cannot be gone on from .* or give another checkpoint_dir"):
+    with pytest.raises(StateError, match=r"cannot be resumed .* or give another checkpoint_dir"):
         run(tmp_path / "a", 8, rule="krum")
 
 
@@ -385,7 +392,7 @@ def test_a_round_that_was_written_down_but_not_kept_is_played_again(tmp_path, mo
     folders = {"audit_dir": tmp_path, "checkpoint_dir": tmp_path / "kept"}
     play(train, 1, **folders)
     with monkeypatch.context() as patch:
-        patch.setattr(RobustStrategy, "_keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Server, "keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             play(train, 2, **folders)
     assert set(audit_of(tmp_path)) == {1, 2}
@@ -393,6 +400,57 @@ def test_a_round_that_was_written_down_but_not_kept_is_played_again(tmp_path, mo
     unbroken, _ = play(train, 3)
     np.testing.assert_array_equal(arrays_of(result.arrays)["weight"], arrays_of(unbroken.arrays)["weight"])
     assert [line["round"] for line in read_audit(tmp_path / "audit.jsonl")] == [1] * 6 + [2] * 6 + [3] * 6
+
+
+def lines_of_the_version_before() -> list[dict[str, Any]]:
+    """Two rounds, the second of them void."""
+    when: dict[str, Any] = {"time": "2026-11-16T09:00:00+00:00", "run": 6}
+    first: list[dict[str, Any]] = [
+        {"node": "12", "admitted": False, "reason": "4 NaN, first at bias[0]"},
+        {"node": "13", "admitted": False, "reason": "no answer in time"},
+        {"node": "14", "admitted": True, "suspect": False, "norm": 0.4, "weight": 0.5},
+        {
+            "node": "15",
+            "admitted": True,
+            "suspect": True,
+            "norm": 4.2,
+            "weight": 0.0,
+            "reason": "weight 0, where the …",
+        },
+    ]
+    second: list[dict[str, Any]] = [{"node": str(node), "admitted": True} for node in (12, 13, 14, 15)]
+    void: dict[str, Any] = {"node": None, "void": "at least 5 answers are needed, 4 of 6 that were asked can be used"}
+    return [when | {"round": 1} | each for each in first] + [when | {"round": 2} | each for each in (*second, void)]
+
+
+def test_the_audit_of_the_version_before_goes_on(tmp_path):
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        audit.append(lines_of_the_version_before())
+    old = (tmp_path / "audit.jsonl").read_bytes()
+    play(train, 3, audit_dir=tmp_path, checkpoint_dir=tmp_path / "kept")
+    play(train, 4, audit_dir=tmp_path, checkpoint_dir=tmp_path / "kept")
+    assert (tmp_path / "audit.jsonl").read_bytes().startswith(old)
+    findings = verify(tmp_path / "audit.jsonl").findings
+    then, void, *now = findings.latest
+    assert {node: act.verdict.kind for node, act in then.clients.items()} == {
+        "12": "left out", "13": "no answer", "14": "used", "15": "suspect",
+    }  # fmt: skip
+    assert {act.verdict.kind for act in void.clients.values()} == {"round void"} and findings.voids == 1
+    assert [each.when[:2] for each in now] == [(7, 1), (7, 2), (7, 3), (7, 4)]
+    assert all(set(each.clients) == set(map(str, NODES)) for each in now)
+    assert {client.client: client.asked for client in findings.clients}["12"] == 2 + 4
+    lines = read_audit(tmp_path / "audit.jsonl")
+    assert not any(line.keys() & {"node", "admitted", "suspect"} for line in lines)
+
+
+def test_a_checkpoint_of_the_version_before_is_refused_and_left(tmp_path):
+    file = tmp_path / "checkpoint.safetensors"
+    manifest = {"round": 1, "audit": None, "contents": "0123456789abcdef", "server": {"rule": "fedseca"}}
+    save_file({"model/bias": torch.ones(4)}, file, {"manifest": json.dumps(manifest)})
+    content = file.read_bytes()
+    with pytest.raises(StateError, match=r"earlier version of fedseca.* give another checkpoint_dir") as problem:
+        play(train, 2, audit_dir=tmp_path, checkpoint_dir=tmp_path)
+    assert "\n" not in str(problem.value) and file.read_bytes() == content
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path):
@@ -431,7 +489,7 @@ def test_a_number_of_examples_that_cannot_be_trusted(claimed, tmp_path):
 
     result, _ = play(answer, rule="fedavg", trust_num_examples=True, audit_dir=tmp_path)
     line = audit_of(tmp_path)[1]["12"]
-    assert not line["admitted"] and "expected a finite number above 0" in line["reason"]
+    assert line["verdict"] == "left out" and "expected a finite number above 0" in line["reason"]
     assert result.train_metrics_clientapp[1]["admitted"] == 5
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from fedseca.errors import InputError, ParameterError, UnknownName
-from fedseca.experiments.grid import Axis, place, scenarios
+from fedseca.experiments.axes import Axis, place, scenarios
 from fedseca.experiments.runner import Progress, run_grid
 from fedseca.experiments.store import Store, record_failure
 from fedseca.experiments.workers import Processes, Task
@@ -44,6 +44,29 @@ def test_a_hyperparameter_is_varied_where_it_is():
     )
 
 
+def test_chains_are_rules_like_any_other():
+    axes = [
+        Axis("aggregator", ("cwmed", "nnm+cwmed", "nnm+krum")),
+        Axis("aggregator.nnm.num_byzantine", ("0", "1")),
+    ]
+    cells = scenarios(SMALL, axes)
+    assert [(cell.aggregator.name, cell.aggregator.values().get("nnm.num_byzantine")) for cell in cells] == [
+        ("cwmed", None),
+        ("nnm+cwmed", 0),
+        ("nnm+cwmed", 1),
+        ("nnm+krum", 0),
+        ("nnm+krum", 1),
+    ]
+    assert cells[3].aggregator.values()["krum.num_byzantine"] == 2  # which nobody said: the true number
+    bare = scenarios(SMALL, [axes[0], Axis("aggregator.num_byzantine", ("1",))])
+    assert bare[2].aggregator.values()["nnm.num_byzantine"] == bare[2].aggregator.values()["krum.num_byzantine"] == 1
+    assert place("nnm.num_byzantine", SMALL, axes) == "aggregator.nnm.num_byzantine"
+    assert place("rule.nnm.num_byzantine", SMALL, axes) == "aggregator.nnm.num_byzantine"
+    assert place("num_byzantine", SMALL, axes) == "aggregator.num_byzantine"
+    with pytest.raises(InputError, match=r"chain 'krum\+cwmed': krum and cwmed are both rules"):
+        scenarios(SMALL, [Axis("aggregator", ("krum+cwmed",))])
+
+
 def test_the_base_may_have_tables():
     base = {**SMALL, "attack": {"name": "ipm", "strength": 3.0}}
     cells = scenarios(base, [Axis("attack.jitter", ("0", "0.01"))])
@@ -61,11 +84,11 @@ def test_names_find_their_place():
         "width": "model.width",
     }.items():
         assert place(name, SMALL, axes) == expected
-    with pytest.raises(ParameterError, match="unknown name to vary 'sparsty'; did you mean"):
+    with pytest.raises(ParameterError, match="unknown hyperparameter of scenario 'sparsty'; did you mean 'sparsity'"):
         place("sparsty", SMALL, axes)
     both = [Axis("aggregator", ("ties",)), Axis("attack", ("random",)), Axis("partition", ("shards",))]
     assert place("factor", SMALL, both) == "attack.factor"
-    with pytest.raises(ParameterError, match="unknown name to vary 'strength'"):
+    with pytest.raises(ParameterError, match="unknown hyperparameter of scenario 'strength'"):
         place("strength", SMALL, both)
 
 
@@ -144,7 +167,7 @@ def test_a_cell_that_fails_is_written_down_and_stops_no_other(tmp_path):
     progress = run_grid(cells, store, Processes(1))
     assert [cell.id for cell in progress.failed] == [cells[1].id] and len(progress.done) == 2
     told = store.error(cells[1])
-    assert told["error"] == "InputError: digits has 1437 training images; found a wish for 5000"
+    assert told["error"] == "InputError: digits has 1437 training images; 5000 requested"
     assert "Traceback" in told["traceback"] and [store.state(cell) for cell in cells] == ["done", "failed", "done"]
 
 

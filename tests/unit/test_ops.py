@@ -1,6 +1,10 @@
 """The primitives against plain float64 torch or NumPy, and where naive ways go wrong."""
 
+import dataclasses
 import inspect
+import sys
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,10 +159,98 @@ def test_large_values_do_not_overflow_float32():
     assert ops.trimmed_mean(collect(matrix), 0).update.isfinite().all()
 
 
+HELPERS = {"takes", "quantile_ranks", "interpolate", "with_weight"}  # both modules need them; they are no primitives
+
+
 def test_every_compiled_primitive_has_a_twin_that_reads_like_its_equation():
     for module in (cpu, reference):
         functions = dict(inspect.getmembers(module, inspect.isfunction))
         own = {name for name, function in functions.items() if function.__module__ == module.__name__}
-        public = {name for name in own if not name.startswith("_")} - {"takes", "quantile_ranks", "interpolate"}
+        public = {name for name in own if not name.startswith("_")} - HELPERS
         assert public <= set(ops.__all__), public - set(ops.__all__)
         assert all(hasattr(reference, name) for name in public)
+
+
+# --- backends ----------------------------------------------------------------------------------------------------
+
+
+def backend(monkeypatch, **offered: Any) -> None:
+    """Put a module in front of the backends."""
+    module = ModuleType("mine")
+    vars(module).update(offered)
+    monkeypatch.setitem(sys.modules, "mine", module)
+    monkeypatch.setattr(ops, "BACKENDS", ["mine", *ops.BACKENDS])
+
+
+def test_the_backends_in_their_order():
+    assert ops.BACKENDS == ["fedseca.ops.cpu", "fedseca.ops.reference"]
+    assert cpu.takes(collect(torch.ones(2, 3))) and reference.takes(collect(torch.ones(2, 3)))
+    assert all(callable(getattr(ops, name)) for name in ops.__all__ if name != "BACKENDS")
+
+
+def test_a_backend_in_front_does_what_it_has_and_the_next_one_the_rest(monkeypatch):
+    matrix = generic(3, 9, 1, torch.float32)
+    expected = ops.median(collect(matrix)).update
+    asked = []
+
+    def weighted_sum(updates, weights, dtype=None):
+        asked.append(dtype)
+        return torch.full((updates.dim,), 7.0)
+
+    backend(monkeypatch, takes=lambda updates: True, weighted_sum=weighted_sum)
+    assert ops.weighted_sum(collect(matrix), torch.ones(3), dtype=torch.float64).tolist() == [7.0] * 9
+    assert asked == [torch.float64]
+    assert torch.equal(ops.median(collect(matrix)).update, expected)
+
+
+@pytest.mark.parametrize("way", ["does not take these", "is not able to", "does not have it"])
+def test_what_a_backend_cannot_do_the_next_one_does(monkeypatch, way):
+    matrix = generic(3, 9, 1, torch.float32)
+    expected = ops.norms(collect(matrix))
+
+    def never(updates):
+        assert way == "is not able to", "it was asked all the same"
+        return NotImplemented
+
+    offered = {} if way == "does not have it" else {"extent": never}
+    backend(monkeypatch, takes=lambda updates: way != "does not take these", **offered)
+    assert torch.equal(ops.norms(collect(matrix)), expected)
+
+
+def test_without_any_backend_the_reference_answers(monkeypatch):
+    matrix = generic(4, 9, 1, torch.float32)
+    monkeypatch.setattr(ops, "BACKENDS", [])
+    assert torch.equal(ops.median(collect(matrix)).update, reference.median(collect(matrix)).update)
+
+
+def test_an_election_without_ballots_falls_back_for_that_primitive_alone():
+    """The compiled backend does not have the ablation: it says so, and the reference does it."""
+    updates = collect(generic(4, 9, 1, torch.float32))
+    factors = torch.ones(4, dtype=torch.float64)
+    plan = ops.MergePlan(clip_factor=factors, threshold=None, ballots=None, shares=factors / 4)
+    assert cpu.elect_and_merge(updates, plan) is NotImplemented
+    assert torch.equal(ops.elect_and_merge(updates, plan).update, reference.elect_and_merge(updates, plan).update)
+
+
+def test_what_was_measured_is_not_read_again():
+    updates = collect(generic(3, 9, 1, torch.float32))
+    unreadable: Any = (None,) * 3
+    known = dataclasses.replace(
+        updates, rows=unreadable, norms=torch.tensor([1.0, 2.0, 3.0]), agreement=torch.full((3, 3), 9)
+    )
+    assert ops.norms(known).tolist() == [1, 2, 3]
+    assert torch.equal(ops.sign_agreement(known), torch.full((3, 3), 9))
+    assert torch.equal(reference.sign_agreement(known), torch.full((3, 3), 9))
+    survey = ops.survey(known, None)
+    assert isinstance(survey, ops.SignSurvey) and torch.equal(survey.agreement, torch.full((3, 3), 9))
+
+
+@given(matrix=matrices(torch.float32))
+def test_rows_without_weight_are_not_read(matrix):
+    updates = collect(matrix)
+    weights = torch.zeros(len(matrix), dtype=torch.float64)
+    weights[0] = 0.5
+    unread = dataclasses.replace(updates, rows=(updates.rows[0], *[None] * (len(matrix) - 1)))  # type: ignore[arg-type]
+    for found in (ops.weighted_sum(unread, weights), reference.weighted_sum(unread, weights)):
+        assert torch.allclose(found.double(), matrix[0].double() / 2, rtol=1e-6)
+    assert not ops.weighted_sum(updates, torch.zeros(len(matrix), dtype=torch.float64)).any()

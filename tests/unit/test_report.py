@@ -18,6 +18,7 @@ from fedseca.experiments.store import Store, record_failure
 from fedseca.federation import History, Scenario, read_history, simulate
 from fedseca.report import Collection, collect, make_page
 from fedseca.report.compact import compact, number, thinned
+from fedseca.server import diagnostics_of
 from tests.unit.run_folders import experiment_of, write_grid, write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;{{data}}\u2028\x1b[31m"
@@ -69,15 +70,47 @@ def test_a_run_as_columns(real):
     assert run["status"] == ["aaa", "aaa", "aaa", "rrr", "rrr"]
     assert [row[0] for row in run["rejected"]] == [3, 4] and all("NaN" in row[1] for row in run["rejected"])
     assert [row[2:] for row in run["rejected"]] == [[3, 1, 3], [3, 1, 3]]
-    assert list(run["columns"])[:2] == ["rho", "weight"]
+    assert list(run["columns"]) == ["rho", "clip_factor", "adopted", "weight", "norm"]
     assert run["columns"]["rho"][3] == [None] * 3
-    for record in history.clients:
-        if record["admitted"]:
+    assert run["headings"].keys() == run["columns"].keys()
+    declared = diagnostics_of(history.scenario.aggregator)
+    assert run["headings"]["rho"] == ["trust ρ", declared["rho"].help] and run["headings"]["norm"][0] == "norm"
+    for record in history.audit:
+        assert record["verdict"] == ("left out" if record["byzantine"] else "used")
+        if record["verdict"] == "used":
             found = run["columns"]["norm"][int(record["client"])][record["round"] - 1]
             assert found == pytest.approx(record["norm"], rel=1e-3)
     assert run["pairs"]["rounds"] == [1, 2, 3]
+    assert run["pairs"]["heading"] == "Who agrees with whom (sign concordance ω)"
     matrix = history.pairs[0]["concordance"]  # of the three that were admitted, in a matrix of all five
     assert run["pairs"]["matrices"][0][:6] == [*matrix[0], None, None, matrix[1][0]]
+
+
+def test_a_run_of_a_chain(tmp_path):
+    rule = {"name": "nnm+cwmed", "nnm.num_byzantine": 1}
+    simulate(Scenario(aggregator=rule, **QUICK), folder=tmp_path / "run")
+    (run,) = collect([tmp_path]).runs
+    assert run["config"]["aggregator"] == "nnm+cwmed" and run["config"]["aggregator.nnm.num_byzantine"] == 1
+    assert run["headings"]["neighbours"] == [
+        "neighbours",
+        diagnostics_of(Scenario(aggregator=rule).aggregator)["neighbours"].help,
+    ]
+    assert list(run["columns"])[-2:] == ["weight", "norm"] and run["pairs"] is None
+
+
+def test_suspects_void_rounds_and_the_absent(tmp_path):
+    (run,) = collect([write_run(tmp_path / "run", Scenario(rounds=4))]).runs
+    assert run["status"] == ["aaaa", "aaaa", "aaaa", "saas", "sars"]
+    assert run["rejected"] == [[4, "2 NaN, first at 0.weight[3]", 1, 3, 3]]
+    scenario = Scenario(**QUICK | {"rounds": 8}, aggregator="krum", dropout=0.2)
+    history = simulate(scenario, folder=tmp_path / "void")
+    (run,) = collect([tmp_path / "void"]).runs
+    void = [record for record in history.rounds if record["void"] is not None]
+    assert run["void"] == [[record["round"], record["void"]] for record in void] and 0 < len(void) < 8
+    letters = {"used": "a", "suspect": "s", "round void": "a", "no answer": "-"}
+    for k, column in enumerate(run["status"]):
+        told = [line["verdict"] for line in history.audit if line["client"] == str(k)]
+        assert column == "".join(letters[verdict] for verdict in told)
 
 
 def test_any_mix_of_runs_and_grids_each_run_once(tmp_path, real):
@@ -105,11 +138,11 @@ def test_folders_that_cannot_be_read_are_left_out_with_the_reason(tmp_path):
 
     lines = (tmp_path / "good" / "rounds.jsonl").read_text().splitlines(keepends=True)
     broken("foreign", "config.json", '{"model_type": "bert"}')
-    broken("cut", "config.json", '{"format": 1, "scen')
-    broken("unknown", "config.json", '{"format": 1, "scenario": {"aggregator": "mine"}}')
-    broken("format", "config.json", '{"format": 2, "scenario": {}}')
-    broken("crowd", "config.json", '{"format": 1, "scenario": {"rounds": 4, "clients": 300000}}')
-    broken("strange", "config.json", '{"format": 1, "scenario": {"rounds": [[]]}}')
+    broken("cut", "config.json", '{"format": 2, "scen')
+    broken("unknown", "config.json", '{"format": 2, "scenario": {"aggregator": "mine"}}')
+    broken("format", "config.json", '{"format": 3, "scenario": {}}')
+    broken("crowd", "config.json", '{"format": 2, "scenario": {"rounds": 4, "clients": 300000}}')
+    broken("strange", "config.json", '{"format": 2, "scenario": {"rounds": [[]]}}')
     broken("short", "rounds.jsonl", "".join(lines[:2]) + lines[2][:10])
     broken("gap", "rounds.jsonl", "".join([lines[0], *lines[2:], lines[3]]))
     broken("words", "rounds.jsonl", "".join(lines).replace('"f1": 0.', '"f1": "0.', 1).replace(', "acc', '", "acc', 1))
@@ -137,7 +170,7 @@ def test_folders_that_cannot_be_read_are_left_out_with_the_reason(tmp_path):
         "cut": "config.json: cannot be read",
         "unknown": "mine",
         "strange": "rounds",
-        "format": "was written by another version (format 2",
+        "format": "was written by another version (format 3",
         "crowd": "is finished, but only 0 of its 4 rounds",
         "short": "is finished, but only 2 of its 4 rounds",
         "gap": "is finished, but only 1 of its 4 rounds",
@@ -177,7 +210,7 @@ def test_a_run_too_large_for_the_memory_ends_no_page(tmp_path, monkeypatch):
         write_run(tmp_path / str(seed), Scenario(rounds=2, seed=seed))
     found = collect([tmp_path])
     assert len(found.runs) == 1
-    assert found.left_out == [(f"{tmp_path.name}/1", "does not fit into the memory")]
+    assert found.left_out == [(f"{tmp_path.name}/1", "does not fit into the memory", False)]
 
 
 def test_a_folder_that_cannot_be_looked_into_is_said(tmp_path, monkeypatch):
@@ -193,7 +226,7 @@ def test_a_folder_that_cannot_be_looked_into_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refusing)
     found = collect([tmp_path])
     assert len(found.runs) == 1
-    assert found.left_out == [(f"{tmp_path.name}/locked", "Permission denied")]
+    assert found.left_out == [(f"{tmp_path.name}/locked", "Permission denied", False)]
 
 
 def test_runs_are_found_through_links_once_and_without_end(tmp_path):
@@ -215,7 +248,7 @@ def test_a_copy_of_a_run_counts_once(tmp_path):
     found = collect([tmp_path])
     name = tmp_path.name
     assert [run["folder"] for run in found.runs] == [f"{name}/a", f"{name}/c"]
-    assert found.left_out == [(f"{name}/b", f"the same run as {name}/a")]
+    assert found.left_out == [(f"{name}/b", f"the same run as {name}/a", True)]
 
 
 def test_an_unfinished_run_is_shown_as_that(tmp_path):
@@ -260,8 +293,8 @@ def test_a_plan_that_cannot_be_read_is_said(tmp_path):
     (tmp_path / "grid" / "grid.json").write_text("{")
     found = collect([tmp_path / "grid"])
     assert len(found.runs) == 1
-    ((folder, reason),) = found.left_out
-    assert folder == "grid" and reason.startswith("grid.json: cannot be read")
+    ((folder, reason, is_copy),) = found.left_out
+    assert folder == "grid" and not is_copy and reason.startswith("grid.json: cannot be read")
 
 
 def test_different_versions_are_said(tmp_path):
@@ -291,7 +324,7 @@ def test_text_from_a_folder_stays_text(tmp_path):
     lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     lines[0] |= {HOSTILE: 1.5, "norm": HOSTILE, "weight": [HOSTILE], "rho": {"<b>": 1}}
     lines[1]["client"] = [HOSTILE]
-    lines[2]["present"] = HOSTILE
+    lines[2]["verdict"] = HOSTILE
     (folder / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "pairs.jsonl").write_text(
         json.dumps({"round": 1, "clients": [HOSTILE], "concordance": [[HOSTILE]]})
@@ -389,7 +422,7 @@ def test_what_does_not_fit_at_all_is_left_out(tmp_path, monkeypatch):
     write_run(tmp_path / "run", Scenario(rounds=4))
     (run,) = collect([tmp_path]).runs
     assert not run["columns_rounds"] and not any(course for each in run["columns"].values() for course in each)
-    assert run["pairs"] == {"rounds": [], "matrices": []}
+    assert run["pairs"] == {"heading": "Who agrees with whom (sign concordance ω)", "rounds": [], "matrices": []}
     assert run["thinned"] == [["the concordances", 0, 4], ["the courses of the clients", 0, 4]]
     assert run["means"]["rho"][0] is not None
 

@@ -1,6 +1,7 @@
 """A run is a folder that can be cut off at any moment."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedseca.audit import read_audit
 from fedseca.errors import InputError, StateError
 from fedseca.federation import Scenario, read_history, simulate
+from fedseca.report import collect
+from tests.unit.run_folders import as_format_1
 
 SCENARIO = Scenario(rounds=6, train_images=80, test_images=40, attack="mimic", participation=0.8)
 
@@ -71,12 +75,17 @@ def test_what_is_in_it(unbroken):
     assert [record["round"] for record in told["rounds.jsonl"]] == [1, 2, 3, 4, 5, 6]
     assert all({"f1", "accuracy", "loss"} <= record.keys() for record in told["rounds.jsonl"])
     assert len(told["clients.jsonl"]) == 6 * 5
-    admitted = [line for line in told["clients.jsonl"] if line["admitted"]]
-    assert all({"norm", "rho", "clip_factor", "adopted", "weight"} <= line.keys() for line in admitted)
-    assert all("reason" in line for line in told["clients.jsonl"] if not line["admitted"])
+    assert {line["verdict"] for line in told["clients.jsonl"]} <= {None, "used", "suspect"}
+    numbers = {"norm", "rho", "clip_factor", "adopted", "weight"}
+    admitted = [line for line in told["clients.jsonl"] if line["verdict"] is not None]
+    assert len(admitted) == 6 * 4 and all(numbers <= line.keys() for line in admitted)
+    assert all("reason" in line for line in admitted if line["verdict"] != "used")
+    assert not any(numbers & line.keys() for line in told["clients.jsonl"] if line["verdict"] is None)
     assert {"f1_last5", "accuracy_last5", "versions", "seed"} <= told["result"].keys()
     history = read_history(unbroken)
     assert history.scenario == SCENARIO and history.f1_last5 == told["result"]["f1_last5"]
+    said = [{k: v for k, v in line.items() if k not in ("previous", "hash")} for line in told["clients.jsonl"]]
+    assert history.audit == said == read_audit(unbroken / "clients.jsonl")
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 6])
@@ -190,7 +199,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path, damage):
     run_until(folder, 5)
     checkpoint = folder / "checkpoint.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-100] if damage is None else damage)
-    with pytest.raises(StateError, match=r"checkpoint.safetensors: cannot be read .*start again with overwrite"):
+    with pytest.raises(StateError, match=r"checkpoint.safetensors: cannot be read .*overwrite the run"):
         simulate(SCENARIO, folder=folder, resume=True)
 
 
@@ -200,7 +209,7 @@ def test_lost_lines_are_noticed(tmp_path):
     lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_bytes(b"".join(lines[:1] + lines[2:]))
     before = snapshot(folder)
-    with pytest.raises(StateError, match="rounds are missing from its files"):
+    with pytest.raises(StateError, match="its files and its checkpoint are not of the same rounds; overwrite it"):
         simulate(SCENARIO, folder=folder, resume=True)
     assert snapshot(folder) == before
 
@@ -274,14 +283,14 @@ def test_a_flipped_bit_in_the_checkpoint_is_noticed(tmp_path):
     content = bytearray(checkpoint.read_bytes())
     content[-5] ^= 1
     checkpoint.write_bytes(content)
-    with pytest.raises(StateError, match="it is not what was written"):
+    with pytest.raises(StateError, match="it is damaged, or was changed after it was written"):
         simulate(SCENARIO, folder=tmp_path / "run", resume=True)
 
 
 def test_lost_audit_lines_are_noticed(tmp_path):
     run_until(tmp_path / "run", 5)
     (tmp_path / "run" / "clients.jsonl").unlink()
-    with pytest.raises(StateError, match="rounds are missing from its files"):
+    with pytest.raises(StateError, match="its files and its checkpoint are not of the same rounds; overwrite it"):
         simulate(SCENARIO, folder=tmp_path / "run", resume=True)
 
 
@@ -292,7 +301,7 @@ def test_a_line_that_is_no_record_ends_the_file(tmp_path, line):
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
     assert len(read_history(tmp_path / "run").rounds) == 1
-    with pytest.raises(StateError, match="rounds are missing"):
+    with pytest.raises(StateError, match="its files and its checkpoint are not of the same rounds; overwrite it"):
         simulate(SCENARIO, folder=tmp_path / "run", resume=True)
 
 
@@ -356,7 +365,7 @@ def test_threads_are_given_back():
         "a broken line": "is finished, but only 1 of its 3 rounds are whole",
         "a lost client": "is finished, but only 2 of its 3 rounds are whole",
         "no such score": "is finished, but only 0 of its 3 rounds are whole",
-        "another version": "was written by another version .format 99, here 1",
+        "another version": "was written by another version .format 99, here 2",
         "a folder": "clients.jsonl: cannot be read",
     }.items(),
 )
@@ -382,3 +391,89 @@ def test_what_is_damaged_is_not_read_as_whole(tmp_path, damage, message):
     if damage in ("a broken line", "a lost client"):
         (tmp_path / "result.json").unlink()
         assert len(read_history(tmp_path).rounds) == int(message.split()[4])
+
+
+# --- the audit of a run, and runs of the version before ------------------------------------------------------------
+
+MIXED = Scenario.of(
+    {**SCENARIO.values(), "attack": "nonfinite", "clients": 6, "byzantine": 1, "dropout": 0.3, "rounds": 8}
+)
+VOID = Scenario.of({**SCENARIO.values(), "aggregator": "krum", "participation": 1.0, "dropout": 0.2, "rounds": 8})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """Runs with every kind of verdict in them."""
+    folder: Path = tmp_path_factory.mktemp("runs")
+    flipped = {"attack": {"name": "signflip", "factor": 20.0}, "clients": 10, "byzantine": 1, "participation": 1.0}
+    scenarios = {"mixed": MIXED, "void": VOID, "suspects": Scenario.of({**SCENARIO.values(), **flipped})}
+    for name, scenario in scenarios.items():
+        simulate(scenario, folder=folder / name)
+    return {name: folder / name for name in scenarios}
+
+
+def verdicts(path: Path) -> list[Any]:
+    return [line["verdict"] for line in read_history(path).audit if line["client"] is not None]
+
+
+def test_every_verdict_is_in_one_of_these_runs(runs):
+    assert set(verdicts(runs["mixed"])) >= {None, "no answer", "used", "left out"}
+    assert set(verdicts(runs["void"])) >= {"round void", "no answer", "used"}
+    assert set(verdicts(runs["suspects"])) == {"used", "suspect"}
+    for path in runs.values():
+        history = read_history(path)
+        assert read_audit(path / "clients.jsonl") == history.audit
+        void = [(record["round"], record["void"]) for record in history.rounds if record["void"] is not None]
+        assert [(line["round"], line["void"]) for line in history.audit if line["client"] is None] == void
+
+
+@pytest.mark.parametrize("name", ["mixed", "void", "suspects"])
+def test_a_run_of_the_version_before_has_the_same_verdicts(tmp_path, runs, name):
+    old = as_format_1(shutil.copytree(runs[name], tmp_path / name))
+    assert (
+        b'"hash"' not in (old / "clients.jsonl").read_bytes() and b"verdict" not in (old / "clients.jsonl").read_bytes()
+    )
+    now, then = read_history(runs[name]), read_history(old)
+    assert verdicts(old) == verdicts(runs[name])
+    assert then.rounds == now.rounds and then.pairs == now.pairs and then.scenario == now.scenario
+    for one, other in zip(then.audit, now.audit, strict=True):
+        if other["client"] is None:  # the line of a void round
+            assert one == other
+            continue
+        if other["verdict"] == "suspect":  # it had no reasons for these
+            other.pop("reason")
+        if other["verdict"] in (None, "no answer"):
+            reason = one.pop("reason", None)
+            assert reason == ("was not asked" if other["verdict"] is None else "did not answer")
+            other.pop("reason", None)
+        assert one == other
+    assert then.by_client() == now.by_client() and then.result() == now.result()
+    (shown,), (as_now,) = (collect([each]).runs for each in (old, runs[name]))
+    assert shown == as_now
+
+
+def test_a_run_of_the_version_before_is_not_resumed(tmp_path, runs):
+    old = as_format_1(shutil.copytree(runs["mixed"], tmp_path / "old"))
+    before = snapshot(old)
+    for finished in (True, False):
+        if not finished:
+            (old / "result.json").unlink()
+            before.pop("result.json")
+        for resume in (True, False):
+            with pytest.raises(
+                InputError, match=r"earlier version, which can be shown .fedseca report., not"
+            ) as problem:
+                simulate(MIXED, folder=old, resume=resume)
+            assert "choose another folder or overwrite" in str(problem.value) and "\n" not in str(problem.value)
+        assert snapshot(old) == before
+    simulate(MIXED, folder=old, overwrite=True)
+    assert contents(old) == contents(runs["mixed"])
+
+
+@pytest.mark.parametrize("line", ['{"round":2}', '{"round":2,"client":"0","byz', "[]"])
+def test_a_broken_line_of_the_version_before_ends_the_file(tmp_path, runs, line):
+    old = as_format_1(shutil.copytree(runs["mixed"], tmp_path / "old"))
+    (old / "result.json").unlink()
+    lines = (old / "clients.jsonl").read_text().splitlines()
+    (old / "clients.jsonl").write_text("\n".join([*lines[:7], line, *lines[8:]]) + "\n")
+    assert len(read_history(old).rounds) == 1

@@ -9,6 +9,7 @@ import torch
 
 import fedseca
 from fedseca.errors import InputError, StateError
+from tests.unit.checkpoints import opened, sealed
 
 
 def rounds(number: int, clients: int = 5, dim: int = 12) -> list[torch.Tensor]:
@@ -30,9 +31,12 @@ def test_records_tell_of_every_client():
     matrix[2, 0] = torch.inf
     out = fedseca.Server("fedseca").aggregate(matrix, ["a", "b", "c", "d"])
     records = {record["client"]: record for record in out.records()}
-    assert records["c"] == {"client": "c", "admitted": False, "reason": "1 Inf, first at coordinate 0"}
-    assert set(records["a"]) >= {"norm", "weight", "rho", "clip_factor", "adopted"}
-    assert out.clients["concordance"].shape == (3, 3)
+    assert records["c"] == {"client": "c", "verdict": "left out", "reason": "1 Inf, first at coordinate 0"}
+    assert [records[client]["verdict"] for client in "abd"] == ["used"] * 3 and out.suspects == ()
+    assert all("reason" not in records[client] for client in "abd")
+    assert set(records["a"]) == {"client", "verdict", "norm", "weight", "rho", "clip_factor", "adopted"}
+    assert out.diagnostics["concordance"].shape == (3, 3)
+    assert out.clients is out.diagnostics  # by the name that they had before
     json.dumps(fedseca.Server("fldetector").aggregate(matrix).records(), allow_nan=False)
 
 
@@ -49,7 +53,7 @@ def test_memory_follows_the_client_and_not_its_place():
         )
         assert torch.allclose(one.update, other.update)
     positions = [one.client_ids.index(c) for c in other.client_ids]
-    assert torch.allclose(one.clients["score"][positions], other.clients["score"])
+    assert torch.allclose(one.diagnostics["score"][positions], other.diagnostics["score"])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_saving_deletes_no_file_of_others(tmp_path):
         server.aggregate(matrix)
         server.save(tmp_path)
     assert (tmp_path / "state-ohio.safetensors").read_bytes() == b"mine"
-    assert len(list(tmp_path.iterdir())) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["server.safetensors", "state-ohio.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -165,32 +169,45 @@ def test_a_state_that_cannot_be_this_rules_is_refused(change):
 
 
 def damage(folder, how):
-    manifest = folder / "server.json"
-    (tensors,) = folder.glob("state-*.safetensors")
-    if how == "no manifest":
-        manifest.unlink()
+    """What is sealed anew has a digest that is right: it is the content that is wrong."""
+    (path,) = folder.iterdir()
+    content = path.read_bytes()
+    manifest, tensors = opened(path)
+    saved = manifest["server"]
+    if how == "no file":
+        path.unlink()
     elif how == "no tensors":
-        tensors.unlink()
+        path.write_bytes(sealed(manifest, {}))
     elif how == "half a manifest":
-        manifest.write_text(manifest.read_text()[:40])
+        path.write_bytes(content[:40])
     elif how == "not an object":
-        manifest.write_text("[1, 2]")
+        path.write_bytes(sealed([1, 2], tensors))
+    elif how == "no server":
+        path.write_bytes(sealed({"format": manifest["format"]}, tensors))
+    elif how == "a server that is none":
+        path.write_bytes(sealed(manifest | {"server": [1, 2]}, tensors))
     elif how == "half the tensors":
-        tensors.write_bytes(tensors.read_bytes()[:-5])
+        path.write_bytes(content[:-5])
     elif how == "changed tensors":
-        content = bytearray(tensors.read_bytes())
-        content[-1] ^= 1
-        tensors.write_bytes(bytes(content))
-    elif how == "elsewhere":
-        saved = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps(saved | {"tensors": "../../etc/passwd"}))
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     elif how == "no round":
-        saved = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps(saved | {"round": None}))
+        path.write_bytes(sealed(manifest | {"server": saved | {"round": None}}, tensors))
+    elif how == "another format":
+        path.write_bytes(sealed(manifest | {"format": 99}, tensors))
 
 
-FAULTS = ["no manifest", "no tensors", "half a manifest", "not an object"]
-FAULTS += ["half the tensors", "changed tensors", "elsewhere", "no round"]
+FAULTS = ["no file", "no tensors", "half a manifest", "not an object", "no server", "a server that is none"]
+FAULTS += ["half the tensors", "changed tensors", "no round", "another format"]
+
+
+def test_what_is_sealed_anew_and_not_changed_is_loaded(tmp_path):
+    """The negative control of the faults below: it is not the seal that they are refused for."""
+    server = fedseca.Server("fedseca")
+    server.aggregate(rounds(1)[0])
+    server.save(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(sealed(*opened(path)))
+    assert fedseca.Server("fedseca").load(tmp_path).round == 1
 
 
 @pytest.mark.parametrize("how", FAULTS)
@@ -205,28 +222,28 @@ def test_a_damaged_folder_is_refused_and_the_server_stays_as_it_was(tmp_path, ho
     assert "\n" not in str(refused.value) and fresh.round == 0 and fresh.state_dict()["state"] == {}
 
 
-@pytest.mark.parametrize("cut", [1, 2])
-def test_a_save_that_is_cut_off_leaves_the_old_state(tmp_path, monkeypatch, cut):
+@pytest.mark.parametrize(("step", "cut"), [("fsync", 1), ("replace", 1), ("fsync", 2)])
+def test_a_save_that_is_cut_off_leaves_the_old_state_or_the_new_one(tmp_path, monkeypatch, step, cut):
     server = fedseca.Server("fedseca")
     server.aggregate(rounds(1)[0])
     server.save(tmp_path)
     server.aggregate(rounds(2)[1])
-    replace, calls = os.replace, []
+    whole, calls = getattr(os, step), []
 
     def dying(*args):
         calls.append(args)
         if len(calls) == cut:
             raise KeyboardInterrupt
-        return replace(*args)
+        return whole(*args)
 
-    monkeypatch.setattr(os, "replace", dying)
+    monkeypatch.setattr(os, step, dying)
     with pytest.raises(KeyboardInterrupt):
         server.save(tmp_path)
     monkeypatch.undo()
-    assert fedseca.Server("fedseca").load(tmp_path).round == 1
+    assert fedseca.Server("fedseca").load(tmp_path).round == cut  # the second sync comes after the stroke
     server.save(tmp_path)
     assert fedseca.Server("fedseca").load(tmp_path).round == 2
-    assert sorted(p.name.partition("-")[0] for p in tmp_path.iterdir()) == ["server.json", "state"]
+    assert [path.name for path in tmp_path.iterdir()] == ["server.safetensors"]
 
 
 def test_bad_settings_of_the_server_itself():

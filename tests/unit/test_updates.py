@@ -1,5 +1,6 @@
 """`Updates`: every form an update comes in is the same matrix, read in blocks, never written to."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 import fedseca
 from fedseca.errors import InputError
-from fedseca.updates import Updates
+from fedseca.updates import MixedRow, Updates
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -60,6 +61,67 @@ def test_blocks_cover_every_coordinate_once(elements):
         blocks = list(Updates.collect(form).blocks(elements))
         assert torch.equal(torch.cat([block for _, block in blocks], dim=1), matrix)
         assert [where.start for where, _ in blocks] == [0, *(where.stop for where, _ in blocks[:-1])]
+
+
+# --- mixes -------------------------------------------------------------------------------------------------------
+
+
+def test_mixed_rows_are_the_weighted_sums_of_their_rows():
+    matrix = torch.randn(4, 25)
+    weights = torch.tensor([[0.5, 0.5, 0, 0], [0, 0, 1, 0], [0.1, -2, 3, 0.25]], dtype=torch.float64)
+    members = [[0, 1], [2], [0, 1, 2, 3]]
+    shares = [[0.5, 0.5], [1.0], [0.1, -2.0, 3.0, 0.25]]
+    for form in (matrix, states(matrix)):
+        mixed = Updates.collect(form).mixed(members, shares, ["a", "b", "c"])
+        expected = (weights @ matrix.double()).float()
+        assert mixed.client_ids == ("a", "b", "c") and mixed.is_mixed and not mixed.in_memory and mixed.dim == 25
+        assert torch.equal(matrix_of(mixed), expected)
+        assert torch.equal(torch.cat([block for _, block in mixed.blocks(7)], dim=1), expected)
+        assert all(torch.equal(mixed.row(m), expected[m]) for m in range(3))
+        assert torch.equal(torch.stack(mixed.read(3, 20)), expected[:, 3:20])
+        assert torch.equal(torch.stack(mixed.read(3, 20, 4)), expected[:, 3:20:4])
+        again = mixed.mixed([[0, 2], [1]], [[1.0, 2.0], [3.0]], ["x", "y"])  # a mix of mixes
+        both = torch.tensor([[1, 0, 2], [0, 3, 0]], dtype=torch.float64)
+        assert torch.allclose(matrix_of(again), (both @ weights @ matrix.double()).float())
+        assert all(not isinstance(source, MixedRow) for row in again.rows for source in getattr(row, "sources", ()))
+
+
+def test_what_was_not_mixed_stays_as_it_was():
+    updates = dataclasses.replace(Updates.collect(torch.randn(3, 8)), norms=torch.tensor([1.0, 2.0, 3.0]))
+    same = updates.mixed([[0], [1], [2]], [[1.0]] * 3, ["a", "b", "c"])
+    assert not same.is_mixed and same.rows == updates.rows and same.norms is updates.norms
+    scaled = updates.mixed([[0], [1], [2]], [[0.5], [1.0], [-2.0]], ["a", "b", "c"])
+    assert scaled.norms is not None and scaled.norms.tolist() == [0.5, 2.0, 6.0]
+    assert updates.mixed([[0, 1], [2]], [[0.5, 0.5], [1.0]], ["a", "b"]).norms is None
+
+
+@dataclasses.dataclass
+class Counted:
+    """A row that counts how often it is read."""
+
+    values: torch.Tensor
+    times: int = 0
+    in_memory = True
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        self.times += 1
+        return self.values[start:stop]
+
+
+def test_a_row_that_is_in_many_mixes_is_read_once():
+    rows = [Counted(row) for row in torch.randn(4, 10)]
+    updates = Updates.collect(torch.zeros(4, 10)).with_rows(rows, list("abcd"))
+    mixed = updates.mixed([[0, 1, 2]] * 3 + [[3]], [[0.25, 0.5, 0.25]] * 3 + [[1.0]], list("abcd"))
+    mixed.read(0, 10)
+    assert [row.times for row in rows] == [1, 1, 1, 1]
+
+
+def test_a_mean_of_what_cancels_out_is_zero():
+    """A third of each would leave a rest, which has a sign."""
+    matrix = torch.tensor([[0.1], [0.2], [-0.3]], dtype=torch.float64)
+    matrix[2] = -(matrix[0] + matrix[1])
+    mixed = Updates.collect(matrix).mixed([[0, 1, 2]], [[1 / 3] * 3], ["all"])
+    assert mixed.row(0).item() == 0
 
 
 def test_models_become_pseudo_gradients():

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedseca.declare import Declared, Registry
-from fedseca.updates import Updates
+from fedseca.declare import Declared, Diagnostic, diagnostic
+from fedseca.updates import State, Updates
 
-State = Mapping[str, Tensor]
-"""What a rule remembers between rounds: tensors by name. Memory of a client is kept under `name/client id`."""
+WEIGHT = diagnostic("weight", help="its share of the result", share=True)
+ADOPTED = diagnostic("adopted", help="share of its surviving coordinates that entered the result", share=True)
+CLIP_FACTOR = diagnostic("clip_factor", heading="clip", help="what its update was multiplied by to be short enough")
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,18 @@ class Aggregation:
 
     update: Tensor
     """The aggregate g̃ (D), in the updates' dtype, on their device."""
-    clients: Mapping[str, Tensor]
-    """Diagnostics by name, one number for each client (K), or for each pair (K × K). `weight` is always there: the
-    share with which the client entered the result."""
+    diagnostics: Mapping[str, Tensor]
+    """What the rule says of the clients, by name: one number for each client (K), or for each pair (K × K). `weight`
+    is always there: the share with which the client entered the result."""
     state: State = field(default_factory=dict)
     """What to hand in next round."""
     suspects: tuple[str, ...] = ()
     """The ids of the clients that the rule itself calls malicious."""
+
+    @property
+    def clients(self) -> Mapping[str, Tensor]:
+        """The diagnostics, by the name that they had before."""
+        return self.diagnostics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,10 @@ class Aggregator(Declared, ABC):
     """The caller may weigh the clients (`weights=`)."""
     low_weight_is_distrust: ClassVar[bool] = True
     """A client of far less `weight` than the others was found to be unlike them; not so if few of many are chosen."""
+    alone: ClassVar[Mapping[str, Any]] = {}
+    """Hyperparameters for one call without memory (`fedseca.aggregate`), unless they are given."""
+    diagnostics: ClassVar[tuple[Diagnostic, ...]] = (WEIGHT,)
+    """What it says of each client."""
 
     def min_clients(self) -> int:
         """The fewest clients that the equations are defined for."""
@@ -65,16 +75,3 @@ class Aggregator(Declared, ABC):
     @abstractmethod
     def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         """The aggregate of screened updates, at least `min_clients()` of them."""
-
-
-AGGREGATORS: Registry[Aggregator] = Registry("rule", Aggregator)
-register = AGGREGATORS.register
-
-
-def make_aggregator(rule: str | Aggregator, /, *, memoryless: bool = False, **hyperparameters: Any) -> Aggregator:
-    """A rule by its name and hyperparameters: `make_aggregator("krum", num_byzantine=2)`."""
-    if isinstance(rule, Aggregator):
-        if hyperparameters:
-            raise TypeError("hyperparameters go with the name of a rule, not with a rule that is made already")
-        return rule
-    return AGGREGATORS.make(rule, memoryless=memoryless, **hyperparameters)

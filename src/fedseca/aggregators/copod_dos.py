@@ -1,14 +1,17 @@
 """COPOD-DOS: clients whose distances to the others look unlikely are weighed down."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
+from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
+from fedseca.declare import diagnostic
 from fedseca.errors import MissingDependency
-from fedseca.updates import Updates
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 
 @register("copod_dos")
@@ -20,6 +23,9 @@ class CopodDos(Aggregator):
     softmax(−r) (Alkhunaizi et al. 2022). They fall with an outlier's rank, not with its size, so they give no bound.
     Cost: O(K²·D). Needs PyOD.
     """
+
+    low_weight_is_distrust: ClassVar[bool] = False  # the softmax tells alike clients far apart, too
+    diagnostics = (WEIGHT, diagnostic("score", symbol="r", help="outlier score of its distances to the others"))
 
     def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         euclidean = ops.squared_distances(updates).sqrt()

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
-from fedseca.updates import Updates
+from fedseca.aggregators.base import Aggregation, Aggregator
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 
 @register("cwmed")

@@ -7,11 +7,15 @@ import torch
 from torch import Tensor
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
-from fedseca.declare import param
-from fedseca.updates import Updates
+from fedseca.aggregators.base import ADOPTED, CLIP_FACTOR, WEIGHT, Aggregation, Aggregator
+from fedseca.declare import diagnostic, param
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 MOMENTUM = "momentum"
+
+
+RHO = diagnostic("rho", symbol="ρ", heading="trust ρ", help="concordance ratio: its say in the election of signs")
 
 
 @register("fedseca")
@@ -40,8 +44,17 @@ class FedSECA(Aggregator):
 
     returns_identical: ClassVar[bool] = False  # small gradients are dropped
 
+    alone = {"momentum": 0.0}  # noqa: RUF012 (nobody writes to it)
+    diagnostics = (
+        WEIGHT,
+        RHO,
+        CLIP_FACTOR,
+        ADOPTED,
+        diagnostic("concordance", symbol="ω", heading="sign concordance ω", help="who agrees with whom", pairs=True),
+    )
+
     sparsity: float = param(0.9, ge=0, lt=1, help="γ: share of each client's smallest gradients that is dropped")
-    momentum: float = param(0.5, ge=0, lt=1, help="β: share of the previous aggregate in the next", memoryless=0.0)
+    momentum: float = param(0.5, ge=0, lt=1, help="β: share of the previous aggregate in the next")
     variant: str = param("paper", choices=("paper", "released"), help="the paper's equations or the authors' program")
     concordance: bool = param(True, help="weigh votes with ρ; false: ρ = 1")
     coordinatewise: bool = param(True, help="average what agrees with the elected sign; false: δ = ρ")

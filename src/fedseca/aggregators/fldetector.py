@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
-from fedseca.declare import param
+from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
+from fedseca.declare import diagnostic, param
 from fedseca.errors import MissingDependency
-from fedseca.updates import Updates
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 AGGREGATES = "aggregates"
 ROUND = "round"
@@ -29,6 +30,8 @@ class FLDetector(Aggregator):
     The first two rounds have no curvature yet: all are averaged. Remembers K + N + 1 vectors. Needs scikit-learn.
     Cost: O((K + N²)·D).
     """
+
+    diagnostics = (WEIGHT, diagnostic("score", help="how little its updates follow from its past; none at first"))
 
     window: int = param(10, ge=1, help="N: rounds that the score and the Hessian look back")
     references: int = param(10, ge=1, help="uniform draws that the Gap statistic compares with")

@@ -6,9 +6,10 @@ from typing import ClassVar
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
+from fedseca.aggregators.base import CLIP_FACTOR, WEIGHT, Aggregation, Aggregator
 from fedseca.declare import param
-from fedseca.updates import Updates
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 
 @register("huber")
@@ -21,6 +22,7 @@ class Huber(Aggregator):
     """
 
     scales: ClassVar[bool] = False
+    diagnostics = (WEIGHT, CLIP_FACTOR)
 
     threshold: float = param(0.2, gt=0, help="τ: distance from which on a client is weighed down")
     iterations: int = param(100, ge=1, help="R: the most iterations")

@@ -6,9 +6,10 @@ from typing import ClassVar
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
-from fedseca.declare import param
-from fedseca.updates import Updates
+from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
+from fedseca.declare import diagnostic, param
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 
 @register("krum")
@@ -21,6 +22,7 @@ class Krum(Aggregator):
     """
 
     low_weight_is_distrust: ClassVar[bool] = False
+    diagnostics = (WEIGHT, diagnostic("score", symbol="ς", help="sum of the squared distances to its nearest others"))
 
     num_byzantine: int = param(1, ge=0, help="B: clients assumed malicious")
     select: int = param(1, ge=1, help="m: how many of the best are averaged")

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedseca.aggregators.base import register
 from fedseca.aggregators.krum import Krum
 from fedseca.declare import param
+from fedseca.parts import register
 
 
 @register("multi_krum")

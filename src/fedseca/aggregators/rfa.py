@@ -6,9 +6,10 @@ from typing import ClassVar
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
+from fedseca.aggregators.base import Aggregation, Aggregator
 from fedseca.declare import param
-from fedseca.updates import Updates
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 
 @register("rfa")

@@ -6,9 +6,10 @@ from typing import ClassVar
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator, State, register
+from fedseca.aggregators.base import ADOPTED, WEIGHT, Aggregation, Aggregator
 from fedseca.declare import param
-from fedseca.updates import Updates
+from fedseca.parts import register
+from fedseca.updates import State, Updates
 
 
 @register("ties")
@@ -21,6 +22,8 @@ class Ties(Aggregator):
     """
 
     returns_identical: ClassVar[bool] = False  # small gradients are dropped
+
+    diagnostics = (WEIGHT, ADOPTED)
 
     sparsity: float = param(0.9, ge=0, lt=1, help="γ: share of each client's smallest gradients that is dropped")
 

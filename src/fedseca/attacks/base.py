@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import State
-from fedseca.declare import Declared, Registry, unknown
+from fedseca.declare import Declared, unknown
 from fedseca.errors import FedsecaError
+from fedseca.parts import Registry
+from fedseca.updates import State
 
 
 @dataclass(frozen=True)

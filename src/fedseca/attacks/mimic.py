@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import State
+from fedseca.attacks._directions import unit
 from fedseca.attacks.base import Attack, Knowledge, copies, register
-from fedseca.attacks.directions import unit
 from fedseca.declare import param
+from fedseca.updates import State
 
 
 @register("mimic")

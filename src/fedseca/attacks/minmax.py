@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import State
+from fedseca.attacks._directions import DIRECTIONS, direction
 from fedseca.attacks.base import Attack, Knowledge, copies, register
-from fedseca.attacks.directions import DIRECTIONS, direction
 from fedseca.declare import param
+from fedseca.updates import State
 
 
 @register("minmax")

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import State
+from fedseca.attacks._directions import DIRECTIONS, direction, squared_distances
 from fedseca.attacks.base import Attack, Knowledge, copies, register
-from fedseca.attacks.directions import DIRECTIONS, direction, squared_distances
 from fedseca.declare import param
+from fedseca.updates import State
 
 
 @register("minmax_agnostic")

@@ -6,15 +6,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import State
 from fedseca.attacks.base import Attack, Knowledge, copies, register
 from fedseca.declare import param
+from fedseca.updates import State
 
 
 @register("nonfinite")
 @dataclass(frozen=True, kw_only=True)
 class NonFinite(Attack):
-    """The honest mean with a few numbers, drawn at random, that are none.
+    """The honest mean with a few coordinates, drawn at random, replaced by NaN or Inf.
 
     A mean over all clients is not finite any more. Screening leaves these clients out.
     """
@@ -22,7 +22,7 @@ class NonFinite(Attack):
     finite: ClassVar[bool] = False
 
     value: str = param("mixed", choices=("nan", "inf", "-inf", "mixed"), help="what is sent in place of a number")
-    count: int = param(3, ge=1, help="how many numbers of each update are replaced")
+    count: int = param(3, ge=1, help="how many coordinates of each update are replaced")
 
     def craft(self, honest: Tensor, knowledge: Knowledge, state: State, rng: torch.Generator) -> tuple[Tensor, State]:
         rows = copies(honest.mean(dim=0), knowledge)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import State
 from fedseca.attacks.base import Attack, Knowledge, register
 from fedseca.declare import param
+from fedseca.updates import State
 
 
 @register("random")

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedseca.aggregators import State
 from fedseca.attacks.base import Attack, Knowledge, register
 from fedseca.declare import param
+from fedseca.updates import State
 
 
 @register("signflip")

@@ -1,4 +1,4 @@
-"""What every node did in every round, as lines of JSON that cannot be edited later without showing.
+"""What every client did in every round, as lines of JSON that cannot be edited later without showing.
 
 Each line ends with the hash of the line before it and with its own, which is that of all that stands before it in the
 line: whoever changes, adds, removes or moves a line breaks the chain there. Two things leave a chain that is whole,
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from fedseca.errors import FolderBusy, InputError
 from fedseca.files import take_lock
+from fedseca.verdict import KINDS
 
 Record = dict[str, Any]
 AUDIT_FILE = "audit.jsonl"
@@ -36,13 +37,13 @@ class AuditError(InputError):
 class Audit:
     """An audit file, open for appending by this process alone."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, every_line_synced: bool = True) -> None:
         """Goes on with what is there; half a line at its end, which a process left that was killed, is dropped.
 
         A broken chain is an `AuditError`, an audit that another process writes is a `FolderBusy`; nothing is changed
-        then.
+        then. Unless every line is synced, a power cut may cost what was written since the last `sync`.
         """
-        self.path = Path(path)
+        self.path, self._every_line_synced = Path(path), every_line_synced
         self.head, self._end = BEGINNING, 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,8 @@ class Audit:
         try:
             while content:
                 content = content[self._file.write(content) :]
-            os.fsync(self._file.fileno())
+            if self._every_line_synced:
+                self.sync()
         except BaseException as problem:
             self._file.truncate(self._end)
             if isinstance(problem, OSError):
@@ -81,24 +83,28 @@ class Audit:
         self.head, self._end = head, end
         return head
 
-    def cut_back(self, head: str, number: int) -> None:
-        """Drop the lines after the one with this hash: they are of the round of this number, which is played again.
+    def sync(self) -> None:
+        """What was written is on the disk."""
+        os.fsync(self._file.fileno())
 
-        If there are lines of other rounds among them, others have written here: an `AuditError`, and nothing is lost.
+    def cut_back(self, head: str, first: int, last: int) -> None:
+        """Drop the lines after the one with this hash: they are of the rounds first … last, which are played again.
+
+        If there are lines of other rounds among them, others have written here; if the last one that stays is not of
+        the round before the first, it is another round that was kept: an `AuditError`, and nothing is lost.
         """
-        if head == self.head:
-            return
-        end = 0 if head == BEGINNING else None
+        end, kept = (0 if head == BEGINNING else None), 0
         for link in _links(self.path):
-            # A quote inside of a text is escaped, so this is the round's own number.
-            if end is not None and b'"round":%d,' % number not in link.begun:
+            if end is not None and not first <= _round_of(link) <= last:
                 raise AuditError(
-                    f"{self.path}: goes on with rounds of another training; give each an audit_dir of its own"
+                    f"{self.path}: goes on with rounds of another training; give each training a folder of its own"
                 )
             if link.hash == head:
-                end = link.end
+                end, kept = link.end, _round_of(link)
         if end is None:
             raise AuditError(f"{self.path}: is not the audit of this training: the line it goes on from is missing")
+        if first > 1 and kept != first - 1:  # before round 1 stands the end of another training, if anything
+            raise AuditError(f"{self.path}: round {first - 1} was kept, but the line to go on from is of round {kept}")
         self._file.truncate(end)
         self.head, self._end = head, end
 
@@ -131,7 +137,8 @@ class _Link(NamedTuple):
 def _begun(record: Mapping[str, Any], previous: str) -> bytes:
     """A line without its own hash. ASCII only: whatever a client had put into it, a terminal shows it harmlessly."""
     finite = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in record.items()}
-    finite.pop("previous", None)  # ours stands last, whatever a rule calls its diagnostics
+    for ours in ("previous", "hash"):  # they stand last, whatever a rule calls its diagnostics
+        finite.pop(ours, None)
     content = json.dumps({**finite, "previous": previous}, separators=(",", ":"), allow_nan=False)
     return content[:-1].encode()
 
@@ -173,19 +180,30 @@ def _links(path: Path, *, strict: bool = False) -> Iterator[_Link]:
         raise AuditError(f"{path}: cannot be read ({problem.strerror})") from None
 
 
+def _round_of(link: _Link) -> int:
+    try:
+        number = json.loads(link.begun + b"}")["round"]
+        return number if type(number) is int else -1
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return -1
+
+
 # Whoever writes a chain anew can put anything into it: what is wrong is said here, and nobody below has to look again.
 _FIELDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "time": ("a text", (str,)),
     "run": ("a whole number", (int,)),
     "round": ("a whole number", (int,)),
-    "node": ("a text or null", (str, NoneType)),
-    "admitted": ("true or false", (bool,)),
-    "suspect": ("true or false", (bool,)),
+    "client": ("a text or null", (str, NoneType)),
+    "verdict": (f"null or one of {', '.join(KINDS)}", (str, NoneType)),
     "reason": ("a text", (str,)),
     "void": ("a text", (str,)),
     "norm": ("a number or null", (float, int, NoneType)),
     "weight": ("a number or null", (float, int, NoneType)),
 }
+
+
+_FLAGS = ("admitted", "suspect")
+"""What the version before wrote in the place of a verdict."""
 
 
 def _fits(value: Any, types: tuple[type, ...]) -> bool:
@@ -205,14 +223,35 @@ def read_records(path: Path, *, strict: bool) -> Iterator[tuple[Record, str]]:
         except (ValueError, RecursionError):
             raise AuditError(f"{path}: line {number} is not JSON") from None
         record.pop("previous", None)
+        for name in _FLAGS:
+            if "verdict" not in record and type(record.get(name, True)) is not bool:
+                raise AuditError(f"{path}: line {number} is no record of a round: {name} must be true or false")
+        record = modern(record)
         for name, (allowed, types) in _FIELDS.items():
             if name not in record:
-                if name in ("round", "node"):
+                if name in ("round", "client"):
                     raise AuditError(f"{path}: line {number} is no record of a round: {name} is missing")
                 continue
-            if not _fits(record[name], types):
+            if not _fits(record[name], types) or (name == "verdict" and record[name] not in (None, *KINDS)):
                 raise AuditError(f"{path}: line {number} is no record of a round: {name} must be {allowed}")
+        if record["client"] is not None and "verdict" not in record:
+            raise AuditError(f"{path}: line {number} is no record of a round: verdict is missing")
         yield record, link.hash
+
+
+def modern(record: Record) -> Record:
+    """A record in the words of this version. The version before had no verdict: it is read off what it wrote."""
+    if "verdict" in record or "admitted" not in record:
+        return {"client": record.pop("node"), **record} if record.keys() & {"client", "node"} == {"node"} else record
+    admitted, suspect = record.pop("admitted"), record.pop("suspect", None)
+    client = {"client": record.pop("node")} if "node" in record else {}
+    if record.pop("present", True) is False:
+        kind = "no answer" if record.get("reason") == "did not answer" else None
+    elif admitted is True:
+        kind = "round void" if suspect is None else "suspect" if suspect is True else "used"
+    else:  # it told an answer that did not come from a bad one by the first words of the reason
+        kind = "no answer" if str(record.get("reason")).startswith("no answer") else "left out"
+    return {**client, **record, "verdict": kind}
 
 
 def _refuse(constant: str) -> None:

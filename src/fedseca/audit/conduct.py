@@ -1,4 +1,4 @@
-"""What an audit says: who is suspicious and since when, and what each node did in the last rounds."""
+"""What an audit says: who is suspicious and since when, and what each client did in the last rounds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fedseca.audit.chain import BEGINNING, AuditError, Record, read_records
+from fedseca.verdict import Verdict
 
-NO_ANSWER = "no answer"
-"""How the reason begins for which a node was left out that did not answer: that is absence, not a bad answer."""
 ENOUGH = 3
-"""More bad answers than good ones make a node suspicious."""
-
-State = Literal["used", "suspect", "left out", "no answer", "in vain"]
+"""More bad answers than good ones make a client suspicious."""
 
 
 class When(NamedTuple):
@@ -29,36 +26,35 @@ class When(NamedTuple):
 
 
 class Act(NamedTuple):
-    """What one node did in one round."""
+    """What one client did in one round."""
 
-    state: State
-    reason: str | None
+    verdict: Verdict
     norm: float | None
     weight: float | None
 
 
 @dataclass
 class PastRound:
-    """One round, and what is known of the nodes in it."""
+    """One round, and what is known of the clients in it."""
 
     when: When
     void: str | None = None
     """Why it kept the model that it began with, if it did."""
-    nodes: dict[str, Act] = field(default_factory=dict)
+    clients: dict[str, Act] = field(default_factory=dict)
 
 
 @dataclass
 class Conduct:
-    """What one node did over the rounds, and whether it is suspicious.
+    """What one client did over the rounds, and whether it is suspicious.
 
     An answer is bad if it was left out (it could not be used: NaN, another shape, an error) or is suspect (it was
     admitted, but stands out: the rule gave it next to no weight or called it malicious, or its norm is far too large).
-    A node is suspicious if since some round its bad answers outnumber its good ones by three or more. So one that
+    A client is suspicious if since some round its bad answers outnumber its good ones by three or more. So one that
     turns after a hundred good rounds is caught in the third bad one, and one that was mended is cleared after as many
     good answers as it gave bad ones. Where nothing came, nothing is counted: to be absent is not to be malicious.
     """
 
-    node: str
+    client: str
     asked: int = 0
     """Rounds."""
     no_answer: int = 0
@@ -77,16 +73,17 @@ class Conduct:
         self.asked += 1
         if act.weight is not None:
             self._weights, self._weighed = self._weights + act.weight, self._weighed + 1
-        if act.state == "no answer":
+        kind = act.verdict.kind
+        if kind == "no answer":
             self.no_answer += 1
-        elif act.state == "used":
+        elif kind == "used":
             self._surplus = max(0, self._surplus - 1)
-        elif act.state != "in vain":
+        elif kind != "round void":
             self._turned = when if self._surplus == 0 else self._turned
             self._surplus += 1
-            self.suspect += act.state == "suspect"
-            self.left_out += act.state == "left out"
-            self.last_reason = act.reason or self.last_reason
+            self.suspect += kind == "suspect"
+            self.left_out += kind == "left out"
+            self.last_reason = act.verdict.reason or self.last_reason
 
     @property
     def suspicious(self) -> bool:
@@ -118,8 +115,8 @@ class Conduct:
         return (self.left_out + self.suspect) / max(1, self.asked - self.no_answer)
 
 
-class Survey:
-    """An audit read once from its first line to its last: what it says of each node, and its last rounds."""
+class Findings:
+    """An audit read once from its first line to its last: what it says of each client, and its last rounds."""
 
     def __init__(self, most_rounds: int = 1000) -> None:
         """`most_rounds` are kept to be shown; all are counted."""
@@ -129,7 +126,7 @@ class Survey:
         self.latest: deque[PastRound] = deque(maxlen=most_rounds)
         self.repeats = False
         """Whether a number of a round stands for several, so that it takes the run as well to name one."""
-        self._nodes: dict[str, Conduct] = {}
+        self._clients: dict[str, Conduct] = {}
         self._numbers: set[int] = set()
         self._runs: set[int | None] = set()
 
@@ -139,16 +136,16 @@ class Survey:
         when = When(record.get("run"), record["round"], record.get("time"))
         if self.last is None or self.last[:2] != when[:2]:
             self._begin(when)
-        node = record["node"]
-        if node is None:
+        client, kind = record["client"], record.get("verdict")
+        if client is None:
             self.voids += "void" in record and self.latest[-1].void is None
             self.latest[-1].void = record.get("void")
-            return
-        act = Act(_state(record), record.get("reason"), record.get("norm"), record.get("weight"))
-        self.latest[-1].nodes[node] = act
-        if node not in self._nodes:
-            self._nodes[node] = Conduct(node)
-        self._nodes[node].add(when, act)
+        elif kind is not None:  # it was asked
+            act = Act(Verdict(kind, record.get("reason")), record.get("norm"), record.get("weight"))
+            self.latest[-1].clients[client] = act
+            if client not in self._clients:
+                self._clients[client] = Conduct(client)
+            self._clients[client].add(when, act)
 
     def _begin(self, when: When) -> None:
         self.rounds += 1
@@ -168,7 +165,7 @@ class Survey:
         """In one sentence: how much there is, and how many are suspicious."""
         if self.first is None or self.last is None:
             return "no round is written down yet"
-        verdicts = Counter(node.verdict for node in self._nodes.values())
+        verdicts = Counter(client.verdict for client in self._clients.values())
         doubtful = f", {verdicts['doubtful']} doubtful" if verdicts["doubtful"] else ""
         runs = f" of {len(self._runs):,} runs" if len(self._runs) > 1 else ""
         times = [time for time in (_minute(self.first.time), _minute(self.last.time)) if time]
@@ -176,14 +173,14 @@ class Survey:
         began = "it" if self.voids == 1 else "they"
         kept = f"; {_count(self.voids, 'round')} kept the model {began} began with" if self.voids else ""
         return (
-            f"{_count(len(self._nodes), 'node')} over {_count(self.rounds, 'round')}{runs}{when}: "
+            f"{_count(len(self._clients), 'client')} over {_count(self.rounds, 'round')}{runs}{when}: "
             f"{verdicts['suspicious'] or 'none'} suspicious{doubtful}{kept}"
         )
 
     @property
-    def nodes(self) -> list[Conduct]:
+    def clients(self) -> list[Conduct]:
         """The suspicious ones first, then by the share of their answers that was bad."""
-        return sorted(self._nodes.values(), key=lambda n: (not n.suspicious, -n.bad_share, len(n.node), n.node))
+        return sorted(self._clients.values(), key=lambda c: (not c.suspicious, -c.bad_share, len(c.client), c.client))
 
 
 def _count(number: int, word: str) -> str:
@@ -199,26 +196,18 @@ def _minute(time: str | None) -> str | None:
         return None
 
 
-def _state(record: Record) -> State:
-    if record.get("admitted") is True:
-        if "suspect" not in record:  # the round came to nothing, so nothing was found out about it
-            return "in vain"
-        return "suspect" if record["suspect"] else "used"
-    return "no answer" if record.get("reason", "").startswith(NO_ANSWER) else "left out"
-
-
 def conduct(records: Iterable[Record]) -> list[Conduct]:
-    """By node, the suspicious ones first."""
-    survey = Survey()
+    """By client, the suspicious ones first."""
+    findings = Findings()
     for record in records:
-        survey.add(record)
-    return survey.nodes
+        findings.add(record)
+    return findings.clients
 
 
 class Verified(NamedTuple):
     """An audit whose chain is whole."""
 
-    survey: Survey
+    findings: Findings
     head: str
     """The hash of its last line."""
     kept_line: int | None
@@ -230,14 +219,14 @@ def verify(path: str | Path, *, kept: str | None = None, strict: bool = True) ->
 
     `kept` is a hash that must be in the chain. If not `strict`, half a line at the end is passed over.
     """
-    survey, head = Survey(), BEGINNING
+    findings, head = Findings(), BEGINNING
     kept_line = 0 if kept == BEGINNING else None
     for record, head in read_records(Path(path), strict=strict):
-        survey.add(record)
+        findings.add(record)
         if head == kept:
-            kept_line = survey.lines
+            kept_line = findings.lines
     if kept is not None and kept_line is None:
         raise AuditError(
             f"{path}: no line has the hash that was kept, {kept}: lines were cut off the end, or it was written anew"
         )
-    return Verified(survey, head, kept_line)
+    return Verified(findings, head, kept_line)

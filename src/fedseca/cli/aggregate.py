@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from fedseca.aggregators import AGGREGATORS, make_aggregator
-from fedseca.cli.settings import parse_settings
-from fedseca.cli.tables import cell, heading, wide_console
+from fedseca.aggregators import AGGREGATORS, Aggregator, make_alone
+from fedseca.cli.settings import split_setting
+from fedseca.cli.tables import shown_diagnostics, verdict_text, wide_console
 from fedseca.errors import InputError, printable
 from fedseca.files import write_atomically
 from fedseca.layout import BufferPolicy
@@ -23,9 +23,13 @@ from fedseca.server import Round, Server
 def aggregate(
     files: Annotated[list[Path], typer.Argument(help="One safetensors file for each client.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the aggregate is written.", show_default=False)],
-    rule: Annotated[str, typer.Option(help="The rule; `fedseca list` shows them all.")] = "fedseca",
+    rule: Annotated[
+        str,
+        typer.Option("--rule", "--aggregator", help="The rule, or a chain: nnm+cwmed; `fedseca list` shows all parts."),
+    ] = "fedseca",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter of the rule.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter; of one part: nnm.num_byzantine=1."),
     ] = None,
     before: Annotated[
         Path | None,
@@ -45,7 +49,8 @@ def aggregate(
     _check_paths(files, before, output)
     if learning_rate is not None and before is None:
         raise InputError("--learning-rate is the step from the global model: give --global too, or leave it out")
-    made = make_aggregator(rule, memoryless=True, **parse_settings(AGGREGATORS[rule], settings or []))
+    given = {name: AGGREGATORS.declared(rule, name).parse(text) for name, text in map(split_setting, settings or [])}
+    made = make_alone(rule, **given)
     server = Server(made, learning_rate=1.0 if learning_rate is None else learning_rate, buffers=buffers, seed=seed)
     out = server.aggregate(files, before=before)
     result = out.update if before is None else out.model
@@ -55,7 +60,7 @@ def aggregate(
         report = {"rule": made.name, "hyperparameters": made.values(), "output": str(output), "clients": out.records()}
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        _show(out, made.name, output, model=before is not None)
+        _show(out, made, output, model=before is not None)
         if made.init(1):
             typer.echo(f"note: {made.name} remembers earlier rounds, this command does not; see fedseca.Server")
 
@@ -72,28 +77,24 @@ def _check_paths(files: list[Path], before: Path | None, output: Path) -> None:
         raise InputError(f"{output}: is a folder; --output takes the name of a file")
 
 
-def _show(out: Round, rule: str, output: Path, *, model: bool) -> None:
+def _show(out: Round, rule: Aggregator, output: Path, *, model: bool) -> None:
     console = wide_console()
-    columns = [name for name, values in out.clients.items() if values.ndim == 1]
-    title = f"{rule}: {len(out.client_ids)} clients admitted, {len(out.rejected)} rejected"
-    table = Table(title=title, title_justify="left")
+    columns = shown_diagnostics(rule, (name for name, values in out.diagnostics.items() if values.ndim == 1))
+    counts = f"{len(out.client_ids)} clients admitted ({len(out.suspects)} suspect), {len(out.rejected)} left out"
+    table = Table(title=f"{rule.name}: {counts}", title_justify="left")
     table.add_column("client", style="bold", overflow="fold")
     table.add_column("verdict")
-    for name in columns:
-        table.add_column(heading(name), justify="right")
+    for each in columns:
+        table.add_column(each.heading, justify="right")
     for record in out.records():
-        word, colour = _verdict(record)
-        cells = (cell(name, record.get(name)) for name in columns)
-        table.add_row(Text(record["client"]), Text(word, style=colour), *cells)
+        cells = (each.show(record.get(each.name)) for each in columns)
+        table.add_row(Text(record["client"]), verdict_text(record["verdict"]), *cells)
     console.print(table)
-    for rejection in out.rejected:
-        # What a client sent is shown as plain text, never as markup.
-        console.print(Text(f"{rejection.client_id} was rejected: {rejection.reason}", style="red"), soft_wrap=True)
+    for client_id, verdict in out.verdicts:
+        if verdict.reason is not None:
+            # What a client sent is shown as plain text, never as markup.
+            words = "is suspect" if verdict.kind == "suspect" else "was left out"
+            style = verdict_text(verdict.kind).style
+            console.print(Text(f"{client_id} {words}: {verdict.reason}", style=style), soft_wrap=True)
     what = "new global model" if model else "aggregated update"
     console.print(Text(f"{what} written to {printable(str(output))}"), soft_wrap=True)
-
-
-def _verdict(record: dict[str, Any]) -> tuple[str, str]:
-    if not record["admitted"]:
-        return "rejected", "red"
-    return ("suspect", "yellow") if record["suspect"] else ("admitted", "green")

@@ -1,4 +1,4 @@
-"""`fedseca audit`: whether an audit is whole, and what it says of the nodes."""
+"""`fedseca audit`: whether an audit is whole, and what it says of the clients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedseca.audit import AUDIT_FILE, Conduct, Survey, Verified
+from fedseca.aggregators import WEIGHT
+from fedseca.audit import AUDIT_FILE, Conduct, Findings, Verified
 from fedseca.audit import verify as verify_audit
-from fedseca.cli.tables import cell, wide_console
+from fedseca.cli.tables import wide_console
 from fedseca.errors import InputError, printable
+from fedseca.federation import read_history
+from fedseca.federation.folder import LINES, has_chained_audit
 from fedseca.files import write_atomically
 from fedseca.report import require_plotly
 from fedseca.report.audit import make_audit_page
 
 audit_app = typer.Typer(
-    help="What every node of a federation did, and whether the record of it was changed.", no_args_is_help=True
+    help="What every client of a federation did, and whether the record of it was changed.", no_args_is_help=True
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -28,7 +31,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 @audit_app.command()
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An audit file, or the folder that holds it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An audit file, or its folder: an audit_dir, a run.")],
     head: Annotated[
         str | None, typer.Option(metavar="HASH", help="A last hash that was kept elsewhere: it must be in the chain.")
     ] = None,
@@ -38,15 +41,17 @@ def verify(
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise InputError(f"--head takes the 64 digits that verify printed; found {printable(repr(head), 80)}")
     path = _path(file)
+    if _is_old_run(path):
+        raise InputError(f"{file}: was written by an earlier version, whose runs have no hashes; audit show reads it")
     found = verify_audit(path, kept=head)
-    survey = found.survey
+    findings = found.findings
     if as_json:
-        counts = {"lines": survey.lines, "rounds": survey.rounds, "nodes": len(survey.nodes)}
+        counts = {"lines": findings.lines, "rounds": findings.rounds, "clients": len(findings.clients)}
         typer.echo(json.dumps({"file": str(path), **counts, "head": found.head, "kept_line": found.kept_line}))
         return
     console = wide_console()
     console.print(Text(f"{printable(str(path))}: whole, each line follows from the one before it"), soft_wrap=True)
-    console.print(f"lines {survey.lines:,} · rounds {survey.rounds:,} · nodes {len(survey.nodes):,}")
+    console.print(f"lines {findings.lines:,} · rounds {findings.rounds:,} · clients {len(findings.clients):,}")
     console.print(f"last hash {found.head}", soft_wrap=True)
     if found.kept_line is None:
         console.print(
@@ -59,37 +64,60 @@ def verify(
 
 @audit_app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The audit_dir of a strategy, or the file in it.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The audit_dir of a strategy, the folder of a run, or the file in it.")
+    ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write it as an HTML page.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say of every node whether it is suspicious and since when, how often it was left out, and why.
+    """Say of every client whether it is suspicious and since when, how often it was left out, and why.
 
-    A node is suspicious if since some round its bad answers outnumber its good ones by three or more.
+    A client is suspicious if since some round its bad answers outnumber its good ones by three or more.
     """
     path = _path(folder)
     if output is not None:
         _check_output(output, path)
-    found = verify_audit(path, strict=False)  # a server may be writing its next line
-    if not found.survey.lines:
-        found = verify_audit(path)  # with no line before it, what is there is hardly an audit
+    found = _read(path)
     if output is not None:
         page = make_audit_page(found, str(path)).encode()
         write_atomically(output, page)
     if as_json:
         typer.echo(json.dumps(_as_data(found), indent=1))
         return
-    _print(found.survey)
+    _print(found.findings)
     if output is not None:
         line = Text(f"written to {printable(str(output))} ({len(page) / 1e6:.1f} MB)")
         wide_console().print(line, soft_wrap=True)
 
 
 def _path(given: Path) -> Path:
-    path = given / AUDIT_FILE if given.is_dir() else given
+    """The file of an audit: that of a strategy, or that of a run, which is one too."""
+    if not given.is_dir():
+        path = given
+    else:
+        path = next((given / name for name in (AUDIT_FILE, LINES["audit"]) if (given / name).is_file()), given)
     if not path.is_file():
-        raise InputError(f"{given}: no audit is there; it is the file {AUDIT_FILE} in the audit_dir of the strategy")
+        raise InputError(
+            f"{given}: no audit is there; it is the file {AUDIT_FILE} in the audit_dir of the strategy, or "
+            f"{LINES['audit']} in the folder of a run"
+        )
     return path
+
+
+def _is_old_run(path: Path) -> bool:
+    """Whether this is what an earlier version wrote of the clients of a run."""
+    return path.name == LINES["audit"] and not has_chained_audit(path.parent)
+
+
+def _read(path: Path) -> Verified:
+    if _is_old_run(path):
+        findings = Findings()
+        for record in read_history(path.parent).audit:
+            findings.add(record)
+        return Verified(findings, "none: an earlier version wrote it", None)
+    found = verify_audit(path, strict=False)  # a server may be writing its next line
+    # With no line before it, half a line is hardly an audit.
+    return found if found.findings.lines else verify_audit(path)
 
 
 def _check_output(output: Path, audit: Path) -> None:
@@ -103,43 +131,43 @@ def _check_output(output: Path, audit: Path) -> None:
 
 
 def _as_data(found: Verified) -> dict[str, Any]:
-    survey = found.survey
-    nodes = [
+    findings = found.findings
+    clients = [
         {
-            "node": node.node,
-            "verdict": node.verdict,
-            "suspicious": node.suspicious,
-            "since": None if node.since is None else node.since._asdict(),
-            "asked": node.asked,
-            "no_answer": node.no_answer,
-            "left_out": node.left_out,
-            "suspect": node.suspect,
-            "mean_weight": node.mean_weight,
-            "last_reason": node.last_reason,
+            "client": client.client,
+            "verdict": client.verdict,
+            "suspicious": client.suspicious,
+            "since": None if client.since is None else client.since._asdict(),
+            "asked": client.asked,
+            "no_answer": client.no_answer,
+            "left_out": client.left_out,
+            "suspect": client.suspect,
+            "mean_weight": client.mean_weight,
+            "last_reason": client.last_reason,
         }
-        for node in survey.nodes
+        for client in findings.clients
     ]
-    return {"rounds": survey.rounds, "kept_model": survey.voids, "head": found.head, "nodes": nodes}
+    return {"rounds": findings.rounds, "kept_model": findings.voids, "head": found.head, "clients": clients}
 
 
 _NUMBERS = ("since round", "rounds asked", "no answer", "left out", "suspect", "mean weight")
 
 
-def _print(survey: Survey) -> None:
+def _print(findings: Findings) -> None:
     """The table, with dates and reasons below it: they are long, and a terminal is narrow."""
     console = wide_console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("node", no_wrap=True)
+    table.add_column("client", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for heading in _NUMBERS:
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     details = Table.grid(padding=(0, 2, 0, 0))
-    for node in survey.nodes:
-        name, style = printable(node.node, 40), "red" if node.suspicious else ""
-        table.add_row(Text(name), node.verdict, *_numbers(node), style=style)
-        if told := _details(survey, node):
+    for client in findings.clients:
+        name, style = printable(client.client, 40), "red" if client.suspicious else ""
+        table.add_row(Text(name), client.verdict, *_numbers(client), style=style)
+        if told := _details(findings, client):
             details.add_row(Text(name, style=style), Text(told, overflow="fold"))
-    if survey.lines:
+    if findings.lines:
         console.print(table, "")
         if details.rows:
             console.print(details, "")
@@ -148,16 +176,16 @@ def _print(survey: Survey) -> None:
             "large, or called malicious by the rule). suspicious: since that round, three more such answers than good.",
             style="dim",
         )
-    console.print(Text(survey.summary()))
+    console.print(Text(findings.summary()))
 
 
-def _numbers(node: Conduct) -> list[str]:
-    since = "–" if node.since is None else str(node.since.round)
-    counts = (node.asked, node.no_answer, node.left_out, node.suspect)
-    return [since, *(f"{count:,}" for count in counts), cell("weight", node.mean_weight)]
+def _numbers(client: Conduct) -> list[str]:
+    since = "–" if client.since is None else str(client.since.round)
+    counts = (client.asked, client.no_answer, client.left_out, client.suspect)
+    return [since, *(f"{count:,}" for count in counts), WEIGHT.show(client.mean_weight)]
 
 
-def _details(survey: Survey, node: Conduct) -> str:
-    since = None if node.since is None else f"suspicious since {', '.join(survey.words(node.since))}"
-    reason = None if node.last_reason is None else f"last reason: {printable(node.last_reason, 300)}"
+def _details(findings: Findings, client: Conduct) -> str:
+    since = None if client.since is None else f"suspicious since {', '.join(findings.words(client.since))}"
+    reason = None if client.last_reason is None else f"last reason: {printable(client.last_reason, 300)}"
     return "; ".join(filter(None, (since, reason)))

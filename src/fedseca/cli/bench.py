@@ -23,7 +23,9 @@ from fedseca.files import write_atomically
 def bench(
     clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "4,8,16,32,64",
     dim: Annotated[int, typer.Option(help="Coordinates of an update; ResNet18 has 11.2 million.")] = 11_200_000,
-    rules: Annotated[str, typer.Option(help="Rules to measure.")] = "fedseca",
+    rules: Annotated[
+        str, typer.Option("--rules", "--rule", "--aggregator", help="Rules or chains to measure, with commas between.")
+    ] = "fedseca",
     compare: Annotated[str, typer.Option(help="pseudocode (the paper's, in plain torch), torch (plain ways).")] = "",
     compare_at: Annotated[str, typer.Option(help="Numbers of clients to compare at; all if not given.")] = "",
     repeats: Annotated[int, typer.Option(help="Repeats of which the median is taken.", min=1)] = 5,

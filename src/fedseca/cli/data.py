@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from fedseca.cli.settings import parse_settings
+from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import wide_console
 from fedseca.data import DATASETS, PARTITIONS, DataSource, Partition, who_has_what
 from fedseca.data.base import Facts
@@ -120,7 +120,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show who has what: how many images of each class every client would get."""
-    values = parse_settings(PARTITIONS[partition], settings or [])
+    given = map(split_setting, settings or [])
+    values = {key: PARTITIONS.declared(partition, key).parse(text) for key, text in given}
     if alpha is not None:
         values["alpha"] = alpha
     dealt = PARTITIONS.make(partition, **values)

@@ -26,11 +26,12 @@ from fedseca.cli.run import read_config
 from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import score, wide_console
 from fedseca.errors import InputError, printable
-from fedseca.experiments.grid import Axis, place, scenarios
+from fedseca.experiments.axes import Axis, place, scenarios
 from fedseca.experiments.runner import Progress, check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes, RayCluster, Workers
 from fedseca.federation import Scenario
+from fedseca.parts import flat
 
 
 @with_scenario_options
@@ -224,8 +225,10 @@ def score_table(cells: Sequence[Scenario], axes: Sequence[Axis], store: Store) -
 
 def _value(cell: Scenario, place: str) -> str:
     """What a cell has at a place that is varied: `aggregator.sparsity`."""
+    values = flat(cell)
     part, _, name = place.partition(".")
-    value = getattr(cell, part)
-    if not name:
-        return str(getattr(value, "name", value))
-    return str(getattr(value, name, "–"))
+    if place in values or not name:
+        return str(values[place])
+    # A bare hyperparameter of a chain stands under the parts that declare it, with the same value.
+    found = (value for path, value in values.items() if path.startswith(f"{part}.") and path.endswith(f".{name}"))
+    return str(next(found, "–"))

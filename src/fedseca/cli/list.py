@@ -8,17 +8,21 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from fedseca.aggregators import AGGREGATORS
+from fedseca.aggregators import AGGREGATORS, WEIGHT
 from fedseca.attacks import ATTACKS
 from fedseca.cli.tables import wide_console
 from fedseca.data import DATASETS, PARTITIONS
-from fedseca.declare import Declared, Registry, unknown
+from fedseca.declare import Declared, unknown
 from fedseca.errors import InputError
 from fedseca.models import MODELS
+from fedseca.parts import Registry
+from fedseca.steps import STEPS, Step, StepBefore
 
 KINDS: dict[str, Registry[Any]] = {
     "rules": AGGREGATORS,
+    "steps": STEPS,
     "attacks": ATTACKS,
     "datasets": DATASETS,
     "partitions": PARTITIONS,
@@ -26,6 +30,7 @@ KINDS: dict[str, Registry[Any]] = {
 }
 
 
+_ALIASES = {"aggregators": "rules"}
 _PARTS = {"attacks": "attack", "datasets": "dataset", "partitions": "partition", "models": "model"}
 """What fedseca run calls one of them."""
 
@@ -34,7 +39,11 @@ def list_all(
     kind: Annotated[str | None, typer.Argument(help=f"Only these: {', '.join(KINDS)}.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """List rules, attacks, data sets, partitions and models with their hyperparameters, bounds and defaults."""
+    """List rules, steps, attacks, data sets, partitions and models with their hyperparameters, bounds and defaults.
+
+    Steps and a rule make a chain, written with + from left to right: nnm+cwmed, clipping+fedavg, cwmed+momentum.
+    """
+    kind = _ALIASES.get(kind or "", kind)
     if kind is not None and kind not in KINDS:
         raise InputError(unknown("kind", kind, KINDS))
     chosen = {name: registry for name, registry in KINDS.items() if kind in (None, name)}
@@ -50,7 +59,10 @@ def list_all(
         for key, cls in registry.items():
             _show(console, key, cls, widths)
     part = _PARTS.get(kind or "", "aggregator")
-    console.print(f"\nSet a hyperparameter with fedseca run --set {part}.NAME=VALUE.")
+    path = "STEP.NAME" if kind == "steps" else f"{part}.NAME"
+    console.print(f"\nSet a hyperparameter with fedseca run --set {path}=VALUE.")
+    if kind in (None, "rules", "steps"):
+        console.print("Write a chain with +, from left to right: fedseca run --aggregator nnm+cwmed")
 
 
 def _show(console: Console, name: str, cls: type[Declared], widths: list[int]) -> None:
@@ -65,6 +77,13 @@ def _show(console: Console, name: str, cls: type[Declared], widths: list[int]) -
         table.add_row("", *row)
     if rows:
         console.print(table)
+    told = [each for each in getattr(cls, "diagnostics", ()) if each != WEIGHT]  # which every rule tells
+    if told:
+        said = Table.grid(padding=(0, 2, 0, 0))
+        for each in told:
+            of_whom = "each pair" if each.pairs else "each client"
+            said.add_row(Text(f"    says of {of_whom}:", style="dim"), f"{each.name} {each.symbol}".strip(), each.help)
+        console.print(said)
 
 
 def _rows(cls: type[Declared]) -> list[tuple[str, str, str, str]]:
@@ -82,4 +101,9 @@ def describe(cls: type[Declared]) -> dict[str, object]:
     """One of them as plain data."""
     declared = cls.hyperparameters().values()
     parameters = [{"name": p.name, "default": p.default, "allowed": p.allowed, "help": p.help} for p in declared]
-    return {"summary": _summary(cls), "hyperparameters": parameters}
+    told = [
+        {"name": d.name, "symbol": d.symbol, "heading": d.heading, "pairs": d.pairs, "help": d.help}
+        for d in getattr(cls, "diagnostics", ())
+    ]
+    place = {} if not issubclass(cls, Step) else {"place": "before" if issubclass(cls, StepBefore) else "after"}
+    return {"summary": _summary(cls), **place, "hyperparameters": parameters, "diagnostics": told}

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from fedseca.declare import Hyperparameter
 from fedseca.federation import Scenario
+from fedseca.federation.scenario import GRAMMAR
 
 
 def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -34,8 +35,10 @@ def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str, parameter: Hyperparameter) -> Any:
     default = "all" if parameter.default is None else parameter.default
+    others = [f"--{other}" for other, field in GRAMMAR.aliases.items() if field == name]
     return typer.Option(
         f"--{name.replace('_', '-')}",
+        *others,
         metavar=parameter.allowed if len(parameter.allowed) < 20 else "NAME",
         help=escape(f"{parameter.help} [{default}]"),
         rich_help_panel="The scenario",

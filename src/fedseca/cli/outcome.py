@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedseca.cli.data import partition_table
-from fedseca.cli.tables import cell, heading, score, sparkline
+from fedseca.cli.tables import score, shown_diagnostics, sparkline
 from fedseca.errors import printable
 from fedseca.federation import Federation, History
 from fedseca.federation.history import LAST
@@ -44,7 +44,7 @@ def show(console: Console, history: History, folder: Path) -> None:
     for record in history.by_client():
         if record["rejected"]:
             times = f"{record['rejected']} of {record['present']} rounds"
-            text = f"client {record['client']} was rejected in {times}: {record['reason']}"
+            text = f"client {record['client']} was left out in {times}: {record['reason']}"
             console.print(Text(text, style="red"), soft_wrap=True)
     of_rounds = f"of {len(history.rounds)} rounds"
     void = [record["void"] for record in history.rounds if record["void"] is not None]
@@ -68,25 +68,26 @@ def show(console: Console, history: History, folder: Path) -> None:
 def _client_table(history: History) -> Table:
     records = history.by_client()[:_MOST_CLIENTS_SHOWN]
     fixed = ("client", "byzantine", "present", "rejected", "reason", "suspected")
-    columns = list(dict.fromkeys(name for record in records for name in record if name not in fixed))
-    suspects = any(record["suspected"] for record in records)
+    names = (name for record in records for name in record if name not in fixed)
+    columns = shown_diagnostics(history.scenario.aggregator, names)
     absent = any(record["present"] < len(history.rounds) for record in records)
     table = Table(title="clients, means over the rounds", title_justify="left")
     table.add_column("client", style="bold", justify="right")
     table.add_column("truth")
     if absent:
         table.add_column("present", justify="right")
-    table.add_column("rejected", justify="right")
-    if suspects:
-        table.add_column("suspected", justify="right")
-    for name in columns:
-        table.add_column(heading(name), justify="right")
+    left_out = any(record["rejected"] for record in records)
+    if left_out:
+        table.add_column("left out", justify="right")
+    table.add_column("suspect", justify="right")
+    for each in columns:
+        table.add_column(each.heading, justify="right")
     for record in records:
         truth = Text("Byzantine", style="red") if record["byzantine"] else Text("honest", style="green")
         counts = [Text(str(record["present"]))] if absent else []
-        counts += [_times(record["rejected"], record["present"])]
-        counts += [_times(record["suspected"], record["present"])] if suspects else []
-        table.add_row(record["client"], truth, *counts, *(cell(name, record.get(name)) for name in columns))
+        counts += [_times(record["rejected"], record["present"])] if left_out else []
+        counts += [_times(record["suspected"], record["present"])]
+        table.add_row(record["client"], truth, *counts, *(each.show(record.get(each.name)) for each in columns))
     return table
 
 

@@ -53,7 +53,11 @@ def reproduce(
         int | None, typer.Option(metavar="N", help="Of each run, to try it out with fewer than the preset has.")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="ROWS", help="Some rows of the table, with commas between them.")
+        str | None,
+        typer.Option(
+            metavar="ROWS",
+            help="Some rows, with commas between; of rules any, and chains.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -25,6 +25,7 @@ from fedseca.declare import unknown
 from fedseca.errors import InputError, ParameterError, printable
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.federation.folder import TENSORBOARD
+from fedseca.federation.scenario import GRAMMAR
 from fedseca.federation.tensorboard import TensorBoard
 
 _ENGINES = ("loop", "flower")
@@ -40,7 +41,7 @@ def run(
         typer.Option(
             "--set",
             metavar="PART.NAME=VALUE",
-            help="A hyperparameter of the aggregator, attack, dataset, partition or model: attack.strength=2.",
+            help="A hyperparameter: attack.strength=2, rule.sparsity=0.8, nnm.num_byzantine=1; or sparsity=0.8.",
         ),
     ] = None,
     alpha: Annotated[
@@ -155,33 +156,13 @@ def _interruptible(folder: Path) -> Iterator[None]:
 def make_scenario(config: Path | None, options: Mapping[str, str | None], settings: list[str]) -> Scenario:
     """The scenario of a config file, with what was given on the command line put over it."""
     values = {} if config is None else read_config(config)
-    declared = Scenario.hyperparameters()
     for name, text in options.items():
-        if text is None:
-            continue
-        if declared[name].registry is None:
-            values[name] = declared[name].parse(text)
-        elif not _is_named(values.get(name), text):  # the file's table of the same name stays
-            values[name] = text
+        if text is not None:
+            GRAMMAR.put(values, name, text)
     for setting in settings:
-        place, text = split_setting(setting, "PART.NAME=VALUE")
-        part, _, name = place.partition(".")
-        values[part] = _with_setting(values.get(part), part, name, text)
+        path, text = split_setting(setting, "PART.NAME=VALUE")
+        GRAMMAR.put(values, GRAMMAR.locate(path, {part: [value] for part, value in values.items()}), text)
     return Scenario.of(values)
-
-
-def _is_named(value: Any, name: str) -> bool:
-    return isinstance(value, Mapping) and value.get("name") == name
-
-
-def _with_setting(value: Any, part: str, name: str, text: str) -> dict[str, Any]:
-    """A part of a scenario, by its name or as a table, with one more hyperparameter."""
-    parts = {key: declared for key, declared in Scenario.hyperparameters().items() if declared.registry is not None}
-    registry = parts[part].registry if part in parts else None
-    if registry is None:
-        raise ParameterError(f"--set takes PART.NAME=VALUE; {unknown('part', part, parts)}")
-    table = dict(value) if isinstance(value, Mapping) else {} if value is None else {"name": value}
-    return {**table, name: registry[table.get("name", parts[part].default)].declared(name).parse(text)}
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -193,7 +174,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read as a scenario: {problem}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: cannot be read as a scenario: it holds no table")
-    for name in values:
-        if name not in Scenario.hyperparameters():
-            raise ParameterError(unknown(f"key in {path}", name, Scenario.hyperparameters()))
-    return values
+    try:
+        return GRAMMAR.renamed(values)
+    except ParameterError as problem:
+        raise ParameterError(f"{path}: {problem}") from None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-_HEADINGS = {"rho": "trust ρ", "clip_factor": "clip"}
-_SHARES = {"weight", "adopted"}
+from fedseca.aggregators import Aggregator
+from fedseca.declare import Diagnostic
+from fedseca.server import diagnostics_of
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -26,16 +28,16 @@ def wide_console(table: Table | None = None) -> Console:
     return console if console.width >= least else Console(highlight=False, width=least)
 
 
-def heading(name: str) -> str:
-    """A diagnostic's name, for people."""
-    return _HEADINGS.get(name, name.replace("_", " "))
+def shown_diagnostics(rule: Aggregator, names: Iterable[str]) -> list[Diagnostic]:
+    """Those of these names: what is declared of a rule, in the order of the declarations, then the others."""
+    present, declared = dict.fromkeys(names), diagnostics_of(rule)
+    others = [Diagnostic(name, help="") for name in present if name not in declared]
+    return [each for each in declared.values() if each.name in present] + others
 
 
-def cell(name: str, value: float | None) -> str:
-    """A diagnostic's value, for people."""
-    if value is None:
-        return "–"
-    return f"{value:.1%}" if name in _SHARES else f"{value:.4g}"
+def verdict_text(kind: str) -> Text:
+    """A verdict in the colour of what it means."""
+    return Text(kind, style={"used": "green", "suspect": "yellow", "left out": "red"}.get(kind, "dim"))
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

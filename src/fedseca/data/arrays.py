@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from fedseca.data._folders import FolderSource, lacking
 from fedseca.data.base import Dataset, checked_labels, reading, register
-from fedseca.data.folders import FolderSource, lacking
 from fedseca.errors import InputError, printable
 
 FILE = "arrays.safetensors"

@@ -13,8 +13,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedseca.declare import Declared, Registry
+from fedseca.declare import Declared
 from fedseca.errors import FedsecaError, InputError, printable
+from fedseca.parts import Registry
 
 
 @dataclass(frozen=True, eq=False)

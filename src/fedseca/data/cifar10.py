@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedseca.data._folders import FolderSource, lacking, run_tool
+from fedseca.data._pickled import read_batch
 from fedseca.data.base import Dataset, Facts, checked_labels, reading, register
-from fedseca.data.folders import FolderSource, lacking, run_tool
-from fedseca.data.pickled import read_batch
 from fedseca.errors import InputError, MissingDependency
 
 ARCHIVE = "cifar-10-python.tar.gz"

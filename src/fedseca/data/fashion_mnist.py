@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedseca.data._folders import FolderSource, lacking, run_tool
 from fedseca.data.base import Dataset, Facts, checked_labels, reading, register
-from fedseca.data.folders import FolderSource, lacking, run_tool
 from fedseca.errors import InputError
 
 PACKAGE = "dataset-fashion-mnist"

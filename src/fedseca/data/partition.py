@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fedseca.data.base import Images
-from fedseca.declare import Declared, Registry, param
+from fedseca.declare import Declared, param
 from fedseca.errors import InputError
+from fedseca.parts import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

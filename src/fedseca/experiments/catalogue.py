@@ -49,6 +49,7 @@ _MAIN = TableOfRuns(
     row_name="aggregator",
     column_name="attack",
     rows={rule: {"aggregator": rule} for rule in _RULES},
+    any_rule=True,
     columns=ATTACKS,
     paper={
         (row["aggregator"], row["attack"]): float(row["f1"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedseca.aggregators import AGGREGATORS
 from fedseca.declare import unknown
 from fedseca.errors import UnknownName
 from fedseca.experiments.plots import heat_map, trajectories
@@ -46,8 +47,11 @@ def preset_named(name: str) -> Changes:
     return PRESETS[name]
 
 
-def known_row(row: str, rows: Iterable[str]) -> str:
-    if row not in rows:
+def known_row(row: str, rows: Iterable[str], *, any_rule: bool = False) -> str:
+    """A row of the table; or else any rule or chain, where the rows are rules to compare."""
+    if row not in rows and any_rule:
+        AGGREGATORS.check(row)
+    elif row not in rows:
         raise UnknownName(unknown("row", row, rows))
     return row
 
@@ -112,6 +116,8 @@ class TableOfRuns(Experiment):
     columns: Mapping[str, Changes]
     base: Changes = field(default_factory=dict)
     """What all its runs have in common, over the preset."""
+    any_rule: bool = False
+    """Whether a rule or chain that is no row of the paper's may be asked for: its rows are rules to compare."""
     metric: str = "f1"
     last: int = 5
     """The last rounds, over which the metric is averaged."""
@@ -123,7 +129,8 @@ class TableOfRuns(Experiment):
         return self.in_the_paper if preset == PAPER and self.in_the_paper is not None else self
 
     def only(self, rows: Sequence[str]) -> TableOfRuns:
-        return replace(self, rows={row: self.rows[known_row(row, self.rows)] for row in rows})
+        known = [known_row(row.strip(), self.rows, any_rule=self.any_rule) for row in rows]
+        return replace(self, rows={row: self.rows.get(row, {"aggregator": row}) for row in known})
 
     def cells(self, request: Request) -> list[Cell]:
         """Its places with their runs."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedseca.declare import Diagnostic
 from fedseca.errors import MissingDependency
 from fedseca.experiments.results import ResultTable, Score
 from fedseca.paper import verdict
@@ -136,7 +137,7 @@ def curves(table: ResultTable) -> bytes:
     return _png(figure)
 
 
-def trust(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> bytes:
+def courses(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]], shown: Diagnostic) -> bytes:
     """A PNG: a panel for each attack, a line for each client, honest ones green and Byzantine ones red."""
     figure = _figure(12.0, 1.9 * -(-len(columns) // 4) + 0.8, title)
     panels = figure.subplots(-(-len(columns) // 4), 4, sharex=True, sharey=True, squeeze=False).ravel()
@@ -147,14 +148,14 @@ def trust(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]]
         panel.grid(alpha=0.3)
         courses: dict[tuple[str, bool], list[tuple[int, float]]] = {}
         for line in lines:
-            if line["attack"] == column and line["rho"] is not None:
-                courses.setdefault((line["client"], line["byzantine"]), []).append((line["round"], line["rho"]))
+            if line["attack"] == column and line[shown.name] is not None:
+                courses.setdefault((line["client"], line["byzantine"]), []).append((line["round"], line[shown.name]))
         for (_, byzantine), course in courses.items():
             colour, label = (_BYZANTINE, "Byzantine") if byzantine else (_HONEST, "honest")
             style = "--" if byzantine else "-"  # both are seen where they coincide
             panel.plot(*zip(*course, strict=True), style, color=colour, linewidth=1, alpha=0.7, label=label)
     _legend(figure, panels, 2, "round")
-    figure.supylabel("trust ρ", fontsize=8)
+    figure.supylabel(shown.heading, fontsize=8)
     return _png(figure)
 
 

@@ -13,7 +13,7 @@ from fedseca.federation import History, Scenario, read_history
 from fedseca.federation.folder import CONFIG, LINES, RESULT
 from fedseca.files import locked, remove_leftovers, write_atomically
 
-State = Literal["done", "failed", "waiting"]
+Status = Literal["done", "failed", "waiting"]
 _PLAN = "grid.json"
 _ERRORS = "errors"
 _LOCK = ".lock"
@@ -85,7 +85,7 @@ class Store:
         except InputError:  # damaged: it is run again
             return None
 
-    def state(self, cell: Scenario) -> State:
+    def state(self, cell: Scenario) -> Status:
         if self.done(cell) is not None:
             return "done"
         return "failed" if self.error_file(cell).exists() else "waiting"
@@ -118,5 +118,5 @@ def record_failure(error_file: Path, error: str, trace: str = "") -> None:
     """Write down what went wrong with a cell."""
     error_file.parent.mkdir(parents=True, exist_ok=True)
     content = {"error": " ".join(error.split()), "traceback": trace}
-    with locked(error_file.parent / _LOCK):  # what is found half-written under the lock was left by the dead
+    with locked(error_file.parent / _LOCK):  # what is found half-written under the lock was left by a killed process
         write_atomically(error_file, json.dumps(content, indent=1, ensure_ascii=False).encode())

@@ -27,7 +27,7 @@ class Timing(Experiment):
     clients: tuple[int, ...]
 
     def only(self, rows: Sequence[str]) -> Timing:
-        return replace(self, rules=tuple(known_row(row, self.rules) for row in rows))
+        return replace(self, rules=tuple(known_row(row.strip(), self.rules, any_rule=True) for row in rows))
 
     def runs(self, request: Request) -> list[Scenario]:
         preset_named(request.preset)

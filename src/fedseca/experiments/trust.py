@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
+from fedseca.aggregators.fedseca import RHO
 from fedseca.experiments.experiment import OnStep, Request, TableOfRuns
-from fedseca.experiments.plots import trust
+from fedseca.experiments.plots import courses
 from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
 from fedseca.experiments.store import Store
 from fedseca.federation import History
@@ -22,7 +23,7 @@ class TrustOverRounds(TableOfRuns):
             title=self.title,
             row_name="clients",
             column_name="attack",
-            metric="trust ρ",
+            metric=RHO.heading,
             scores=[
                 Score(
                     "Byzantine" if byzantine else "honest",
@@ -37,16 +38,18 @@ class TrustOverRounds(TableOfRuns):
         )
         lines = [
             {"attack": attack, "seed": history.scenario.seed}
-            | {key: line.get(key) for key in ("round", "client", "byzantine", "rho")}
+            | {key: line.get(key) for key in ("round", "client", "byzantine", RHO.name)}
             for attack, histories in done.items()
             for history in histories
-            for line in history.clients
+            for line in history.audit
+            if line["client"] is not None
         ]
         first = [line for line in lines if line["seed"] == request.seeds[0]]
-        files = {f"{self.name}.csv": as_csv(lines), f"{self.name}.png": trust(self.title, list(done), first)}
+        files = {f"{self.name}.csv": as_csv(lines), f"{self.name}.png": courses(self.title, list(done), first, RHO)}
         return Outcome(table, files)
 
 
 def _mean_trust(history: History, byzantine: bool) -> float:
-    found = [line["rho"] for line in history.clients if line["byzantine"] is byzantine and line.get("rho") is not None]
+    of_clients = [line for line in history.audit if line.get("byzantine") is byzantine]
+    found = [line[RHO.name] for line in of_clients if line.get(RHO.name) is not None]
     return fmean(found) if found else 0.0

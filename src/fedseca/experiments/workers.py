@@ -60,7 +60,7 @@ def _simulate(task: Task) -> None:
                 threads=task.threads,
             )
             return
-        except StateError:  # its files cannot be gone on from: it is made anew
+        except StateError:  # its files cannot be resumed: it is made anew
             if damaged:
                 raise
             damaged = True

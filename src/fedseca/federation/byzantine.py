@@ -12,22 +12,11 @@ from fedseca.aggregators import State
 from fedseca.attacks import Attack, Knowledge
 from fedseca.errors import FedsecaError, NotEnoughClients, NotFinite
 from fedseca.layout import Layout
-from fedseca.server import Round, Server
+from fedseca.server import Server
 
 Model = Mapping[str, Tensor]
 Models = Mapping[str, Model]
 """By client id."""
-
-
-def answer(
-    server: Server, models: Models, before: Model, *, rehearse: bool = False
-) -> tuple[Round | None, NotEnoughClients | NotFinite | None]:
-    """The server's answer; or none, and why the round is void."""
-    ask = server.rehearse if rehearse else server.aggregate
-    try:
-        return ask(list(models.values()), list(models), before=before), None
-    except (NotEnoughClients, NotFinite) as void:
-        return None, void
 
 
 @dataclass(frozen=True)
@@ -58,8 +47,10 @@ class Byzantines:
             return {i: rows_of.model(row, own.get(i, spare)) for i, row in zip(self.client_ids, rows, strict=True)}
 
         def probe(rows: Tensor) -> Tensor:
-            out, _ = answer(self.server, {**honest, **sent(rows)}, self.before, rehearse=True)
-            if out is None:  # a void round leaves the model where it is
+            models = {**honest, **sent(rows)}
+            try:
+                out = self.server.rehearse(list(models.values()), list(models), before=self.before)
+            except (NotEnoughClients, NotFinite):  # a void round leaves the model where it is
                 return torch.zeros_like(rows_of.before)
             return rows_of.layout.flatten(out.update, rows_of.before.dtype)
 

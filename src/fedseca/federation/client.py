@@ -47,7 +47,7 @@ class Federation:
         if count is None:
             return images
         if count > len(images):
-            raise InputError(f"{self.scenario.dataset.name} has {len(images)} {what}; found a wish for {count}")
+            raise InputError(f"{self.scenario.dataset.name} has {len(images)} {what}; {count} requested")
         order = torch.randperm(len(images), generator=self.scenario.generator(what))
         return images.select(order[:count].sort().values)
 

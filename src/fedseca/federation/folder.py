@@ -1,7 +1,8 @@
 """A run is a folder: its config, its metrics, its audit, its checkpoint. It can be cut off at any moment.
 
 Lines are appended round by round; a checkpoint is written in one stroke and says up to which round they count. What a
-killed run wrote beyond its last checkpoint is dropped when it goes on, and made again.
+killed run wrote beyond its last checkpoint is dropped when it goes on, and made again. What every client did stands in
+an audit (`fedseca.audit`): its lines are chained by hashes.
 """
 
 from __future__ import annotations
@@ -16,26 +17,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedseca.aggregators import State
-from fedseca.checkpoint import read_checkpoint, write_checkpoint
+from fedseca.audit import BEGINNING, Audit, AuditError, modern
+from fedseca.checkpoint import CHECKPOINT, read_checkpoint
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
 from fedseca.files import remove_leftovers, take_lock, write_atomically
 from fedseca.server import Server
+from fedseca.updates import State
 
-_FORMAT = 1
-CONFIG, RESULT, CHECKPOINT, TENSORBOARD = "config.json", "result.json", "checkpoint.safetensors", "tensorboard"
-LINES = {"rounds": "rounds.jsonl", "clients": "clients.jsonl", "pairs": "pairs.jsonl"}
+_FORMAT = 2
+_READ = (1, _FORMAT)
+"""The formats that can be read; only runs of the newest are resumed."""
+CONFIG, RESULT, TENSORBOARD = "config.json", "result.json", "tensorboard"
+LINES = {"rounds": "rounds.jsonl", "audit": "clients.jsonl", "pairs": "pairs.jsonl"}
 _FIELDS = {
     "rounds": {"f1", "accuracy", "loss", "void", "idle", "seconds"},
-    "clients": {"client", "present", "admitted"},
+    "audit": {"client"},
     "pairs": {"clients"},
 }
 _LOCK = ".lock"
+_PLAIN = ("rounds", "pairs")
+"""The lines that are not chained."""
 _OURS = (CHECKPOINT, RESULT, *LINES.values(), CONFIG)
 """In the order in which they are removed: what a run could go on from first, whose it is last."""
 
@@ -51,6 +56,7 @@ class RunFolder:
         _check_usable(path, config, resume=resume, overwrite=overwrite)
         path.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, IO[bytes]] = {}
+        self._audit: Audit | None = None
         self._lock = (path / _LOCK).open("ab")
         try:
             if not take_lock(self._lock, wait=False):
@@ -79,50 +85,73 @@ class RunFolder:
         """
         history = History(self.scenario, folder=self.path)
         attack_state: State = {}
-        done = 0
+        done, head = 0, BEGINNING
         if (self.path / CHECKPOINT).exists():
-            done, history.model, attack_state = self._read_checkpoint(server)
+            done, head, history.model, attack_state = self._read_checkpoint(server)
         for kind in LINES:
             history.append({kind: [line for line in _read_lines(self.path, kind) if line["round"] <= done]})
-        complete = [record["round"] for record in history.rounds] == list(range(1, done + 1))
-        if not complete or len(history.clients) != done * self.scenario.clients:
-            raise StateError(f"{self.path}: rounds are missing from its files; start again with overwrite")
-        for kind, name in LINES.items():
+        if not _agree(history, done, server):
+            raise StateError(f"{self.path}: its files and its checkpoint are not of the same rounds; overwrite it")
+        self._open(history, head, done)
+        return history, attack_state
+
+    def _open(self, history: History, head: str, done: int) -> None:
+        """Open the files of lines after the rounds that are done."""
+        try:
+            self._audit = Audit(self.path / LINES["audit"], every_line_synced=False)
+            self._audit.cut_back(head, done + 1, self.scenario.rounds)
+        except AuditError as problem:
+            raise StateError(f"{problem}; overwrite the run") from None
+        for kind in _PLAIN:
+            name = LINES[kind]
             write_atomically(self.path / name, b"".join(_line(line) for line in getattr(history, kind)))
             self._files[kind] = (self.path / name).open("ab")
-        return history, attack_state
 
     def append(self, kinds: Mapping[str, list[Record]]) -> None:
         """Write down a round."""
-        for kind, records in kinds.items():
-            self._files[kind].write(b"".join(_line(record) for record in records))
+        assert self._audit is not None
+        self._audit.append(kinds["audit"])
+        for kind in _PLAIN:
+            self._files[kind].write(b"".join(_line(record) for record in kinds[kind]))
             self._files[kind].flush()
 
     def checkpoint(self, history: History, server: Server, attack_state: State) -> None:
         """Keep what is needed to go on after the rounds so far."""
-        assert history.model is not None
+        assert history.model is not None and self._audit is not None
+        self._audit.sync()
         for file in self._files.values():
             os.fsync(file.fileno())
-        parts = {"model": history.model, "attack": attack_state}
-        write_checkpoint(self.path / CHECKPOINT, server, parts, {"round": len(history.rounds), "config": self._digest})
+        manifest = {"round": len(history.rounds), "config": self._digest, "audit": self._audit.head}
+        server.keep(self.path / CHECKPOINT, manifest, {"model": history.model, "attack": attack_state})
 
-    def _read_checkpoint(self, server: Server) -> tuple[int, dict[str, Tensor], State]:
+    def _read_checkpoint(self, server: Server) -> tuple[int, str, dict[str, Tensor], State]:
         path = self.path / CHECKPOINT
         try:
             found = read_checkpoint(path)
             if found.manifest.get("config") != self._digest:
-                raise StateError(f"{path}: cannot be read (it is of another config)")
-            found.restore(server)
-            return int(found.manifest["round"]), found.parts.get("model", {}), found.parts.get("attack", {})
+                raise StateError(f"{path}: cannot be resumed (it is of another config)")
+            server.restore(found)
+            done, head = int(found.manifest["round"]), str(found.manifest["audit"])
+            return done, head, found.parts.get("model", {}), found.parts.get("attack", {})
         except (ValueError, KeyError, TypeError) as problem:
-            raise StateError(f"{problem}; start again with overwrite") from None
+            raise StateError(f"{problem}; overwrite the run") from None
 
     def finish(self, history: History) -> None:
         write_atomically(self.path / RESULT, json.dumps(history.result(), indent=1, ensure_ascii=False).encode())
 
     def close(self) -> None:
+        if self._audit is not None:
+            self._audit.close()
         for file in (*self._files.values(), self._lock):
             file.close()
+
+
+def _agree(history: History, done: int, server: Server) -> bool:
+    """Whether the lines are those of the rounds that a checkpoint says are done, and the server played them."""
+    complete = [record["round"] for record in history.rounds] == list(range(1, done + 1))
+    of_clients = sum(record["client"] is not None for record in history.audit)
+    played = sum(record["void"] is None for record in history.rounds)
+    return complete and of_clients == done * history.scenario.clients and played == server.round
 
 
 def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
@@ -143,6 +172,11 @@ def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwr
         raise InputError(f"{path}: holds other files ({strangers[0]}) and no run; choose a new folder")
     if found is None or overwrite:
         return
+    if found["format"] != config["format"]:
+        raise InputError(
+            f"{path}: was written by an earlier version, which can be shown (fedseca report), not resumed; choose "
+            "another folder or overwrite"
+        )
     if difference := _difference(found, json.loads(json.dumps(config))):
         raise InputError(f"{path}: holds a run of another config ({difference}); choose another folder or overwrite")
     if not resume:
@@ -161,6 +195,12 @@ def _read_config(path: Path) -> Any:
         return None
     except (OSError, ValueError, RecursionError) as problem:
         raise InputError(f"{path / CONFIG}: cannot be read ({problem}); choose another folder") from None
+
+
+def has_chained_audit(path: Path) -> bool:
+    """Whether the lines of what every client did are chained by hashes: those of an earlier version are not."""
+    config = _read_config(path)
+    return config is None or config["format"] == _FORMAT
 
 
 def _difference(found: Any, config: Any, name: str = "") -> str | None:
@@ -190,8 +230,13 @@ def _read_lines(path: Path, kind: str) -> list[Record]:
             break  # what follows a broken line cannot be trusted to be in order
         if not isinstance(record, dict) or type(record.get("round")) is not int or not _FIELDS[kind] <= record.keys():
             break
-        records.append(record)
+        records.append(_told(record) if kind == "audit" else record)
     return records
+
+
+def _told(record: Record) -> Record:
+    """What a line of the audit says, without the hashes that chain it."""
+    return modern({name: value for name, value in record.items() if name not in ("previous", "hash")})
 
 
 def read_history(path: str | Path) -> History:
@@ -204,7 +249,7 @@ def read_history(path: str | Path) -> History:
     config = _read_config(path)
     if config is None:
         raise InputError(f"{path}: is not the folder of a run: there is no {CONFIG}")
-    if config["format"] != _FORMAT:
+    if config["format"] not in _READ:
         raise InputError(f"{path}: was written by another version (format {config['format']!r}, here {_FORMAT})")
     scenario = Scenario.of(config["scenario"])
     lines = {kind: _read_lines(path, kind) for kind in LINES}
@@ -215,12 +260,16 @@ def read_history(path: str | Path) -> History:
         )
     history = History(scenario, folder=path)
     history.append({kind: [line for line in found if line["round"] <= whole] for kind, found in lines.items()})
+    if config["format"] != _FORMAT:  # an earlier version said only with the rounds which of them were void
+        void = [line for line in history.rounds if line["void"] is not None]
+        history.audit += [{"round": line["round"], "client": None, "void": str(line["void"])} for line in void]
+        history.audit.sort(key=lambda line: line["round"])
     return history
 
 
 def _whole_rounds(lines: Mapping[str, list[Record]], clients: int) -> int:
     """How many rounds, counted from the first, have their metrics and a line for every client."""
-    answers = Counter(line["round"] for line in lines["clients"])
+    answers = Counter(line["round"] for line in lines["audit"] if line["client"] is not None)
     whole = 0
     for line in lines["rounds"]:
         f1 = line["f1"]
@@ -237,13 +286,10 @@ def _whole_rounds(lines: Mapping[str, list[Record]], clients: int) -> int:
 
 def read_model(path: str | Path) -> dict[str, Tensor]:
     """The global model of a run's last checkpoint."""
-    checkpoint = Path(path) / CHECKPOINT
     try:
-        with safe_open(checkpoint, "pt") as file:
-            names = [key for key in file.keys() if key.startswith("model/")]  # noqa: SIM118 (not a mapping)
-            return {name.removeprefix("model/"): file.get_tensor(name).clone() for name in names}
-    except (OSError, SafetensorError) as problem:
-        raise InputError(f"{checkpoint}: cannot be read ({problem})") from None
+        return read_checkpoint(Path(path) / CHECKPOINT).parts.get("model", {})
+    except StateError as problem:
+        raise InputError(str(problem)) from None
 
 
 def _line(record: Record) -> bytes:

@@ -30,9 +30,9 @@ class History:
     """One record for each round: `round` (from 1 on), `f1`, `accuracy`, `loss`, how many were `admitted` and
     `rejected`, why it was `void` (the model stayed as it was), whether it was `idle` (the rule gave every client the
     weight 0), and the `seconds` of its parts."""
-    clients: list[Record] = field(default_factory=list)
-    """The audit, one record for each round and client: `admitted` or the `reason` why not, `norm`, and what the rule
-    says of it."""
+    audit: list[Record] = field(default_factory=list)
+    """One record for each round and client: its `verdict` (None if it was not asked), the `reason`, and what is said of
+    it by name; of a void round one more, of no client."""
     pairs: list[Record] = field(default_factory=list)
     """What the rule says of each pair of clients, by round: FedSECA's `concordance`."""
     model: dict[str, Tensor] | None = None
@@ -44,7 +44,7 @@ class History:
         return f"History({self.scenario.title}, {len(self.rounds)} of {self.scenario.rounds} rounds{score})"
 
     def append(self, records: Mapping[str, list[Record]]) -> None:
-        """Add a round: its `rounds`, `clients` and `pairs`."""
+        """Add a round: its `rounds`, `audit` and `pairs`."""
         for kind, added in records.items():
             getattr(self, kind).extend(added)
 
@@ -95,13 +95,13 @@ class History:
     def by_client(self) -> list[Record]:
         """One record for each client: how often it was there, rejected or suspected, and the means of the rest."""
         present: dict[str, list[Record]] = {client_id: [] for client_id in self.scenario.client_ids}
-        for record in self.clients:
-            if record["present"]:
+        for record in self.audit:
+            if record["client"] is not None and record["verdict"] not in (None, "no answer"):
                 present[record["client"]].append(record)
         return [self._of_client(client_id, records) for client_id, records in present.items()]
 
     def _of_client(self, client_id: str, present: list[Record]) -> Record:
-        rejected = [record for record in present if not record["admitted"]]
+        rejected = [record for record in present if record["verdict"] == "left out"]
         numbers: dict[str, list[float]] = {}
         for record in present:
             for name, value in record.items():
@@ -113,6 +113,6 @@ class History:
             "present": len(present),
             "rejected": len(rejected),
             "reason": rejected[-1]["reason"] if rejected else None,
-            "suspected": sum(bool(record.get("suspect")) for record in present),
+            "suspected": sum(record["verdict"] == "suspect" for record in present),
             **{name: fmean(values) for name, values in numbers.items()},
         }

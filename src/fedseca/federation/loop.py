@@ -13,14 +13,22 @@ import torch
 from torch import Tensor
 
 from fedseca.aggregators import State
-from fedseca.errors import InputError, NotEnoughClients
-from fedseca.federation.byzantine import Byzantines, Model, answer
+from fedseca.errors import InputError
+from fedseca.federation.byzantine import Byzantines, Model
 from fedseca.federation.client import Federation
 from fedseca.federation.folder import RunFolder
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
+from fedseca.rounds import NoAnswer, Played, play_round
 from fedseca.server import Round, Server
 
+COUNTED = {
+    "present": ("used", "suspect", "left out", "round void"),
+    "admitted": ("used", "suspect", "round void"),
+    "rejected": ("left out",),
+    "suspects": ("suspect",),
+}
+"""What is counted of each round, by the verdicts that count."""
 Train = Callable[[Sequence[int], Model, int], Mapping[int, Model]]
 """What some clients have after training on the global model in a round."""
 _PATIENCE = 20.0
@@ -77,11 +85,11 @@ def simulate(
             on_start(federation, history)
         kept = time.monotonic()
         for number in range(len(history.rounds), scenario.rounds):
-            played = _play(federation, train or _one_by_one(federation), server, history.model, attack_state, number)
-            history.model, attack_state = played.model, played.attack_state
-            history.append(played.records)
+            trained = _play(federation, train or _one_by_one(federation), server, history.model, attack_state, number)
+            history.model, attack_state = trained.model, trained.attack_state
+            history.append(trained.records)
             if book is not None:
-                book.append(played.records)
+                book.append(trained.records)
                 late = time.monotonic() - kept >= _PATIENCE
                 if (number + 1) % checkpoint_every == 0 or number + 1 == scenario.rounds or late:
                     book.checkpoint(history, server, attack_state)
@@ -109,7 +117,7 @@ def _torch_threads(count: int | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Played:
+class _Trained:
     """What came of one round of the federation."""
 
     model: dict[str, Tensor]
@@ -119,10 +127,9 @@ class _Played:
 
 def _play(
     federation: Federation, train: Train, server: Server, model: Model, attack_state: State, number: int
-) -> _Played:
+) -> _Trained:
     scenario = federation.scenario
-    absent = _absent(scenario, number)
-    present = [k for k in range(scenario.clients) if scenario.client_ids[k] not in absent]
+    present = _present(scenario, number)
     honest = [k for k in present if not scenario.is_byzantine(k)]
     byzantine = [k for k in present if scenario.is_byzantine(k)]
     seconds: dict[str, float] = {}
@@ -138,25 +145,22 @@ def _play(
             rng = scenario.generator("attack", number)
             crafted, attack_state = attackers.craft(models, own, attack_state, rng)
             models |= crafted
+    answers = {i: models.get(i, NoAnswer()) for i in _asked(scenario, number)}
     with _clock(seconds, "aggregate"):
-        out, void = answer(server, models, model)
-    after = dict(model if out is None else out.model)
+        played = play_round(server, answers, model, rule_may_fail=False)
     with _clock(seconds, "evaluate"):
-        metrics = federation.evaluate(after)
-    verdicts = absent | _verdicts(out, void, list(models))
-    audit = [_audit(scenario, number, k, verdicts[scenario.client_ids[k]]) for k in range(scenario.clients)]
+        metrics = federation.evaluate(played.model)
     record = {
         "round": number + 1,
         **asdict(metrics),
-        "present": len(present),
-        "admitted": sum(line["admitted"] for line in audit),
-        "rejected": sum(line["present"] and not line["admitted"] for line in audit),
-        "suspects": sum(bool(line.get("suspect")) for line in audit),
-        "void": None if void is None else str(void),
-        "idle": out is not None and not bool(out.clients["weight"].any()),
+        **{name: len(played.of_kind(*kinds)) for name, kinds in COUNTED.items()},
+        "void": played.void,
+        "idle": played.idle,
         "seconds": {part: round(spent, 6) for part, spent in seconds.items()},
     }
-    return _Played(after, attack_state, {"rounds": [record], "clients": audit, "pairs": _pairs(out, number)})
+    audit = _audit(scenario, number, played)
+    records = {"rounds": [record], "audit": audit, "pairs": _pairs(played.round, number)}
+    return _Trained(dict(played.model), attack_state, records)
 
 
 @contextmanager
@@ -166,34 +170,31 @@ def _clock(seconds: dict[str, float], part: str) -> Iterator[None]:
     seconds[part] = time.perf_counter() - start
 
 
-def _absent(scenario: Scenario, number: int) -> dict[str, Record]:
-    """Who is not there in a round, and why."""
+def _participation(scenario: Scenario, number: int) -> tuple[list[int], Tensor]:
+    """Who is asked in a round, in ascending order; and which of the clients do not answer if they are."""
     rng = scenario.generator("participation", number)
-    chosen = set(torch.randperm(scenario.clients, generator=rng)[: scenario.asked].tolist())
-    silent = torch.rand(scenario.clients, generator=rng) < scenario.dropout
-    return {
-        client_id: {
-            "present": False,
-            "admitted": False,
-            "reason": "did not answer" if k in chosen else "was not asked",
-        }
-        for k, client_id in enumerate(scenario.client_ids)
-        if k not in chosen or silent[k]
-    }
+    chosen = torch.randperm(scenario.clients, generator=rng)[: scenario.asked].sort().values
+    return chosen.tolist(), torch.rand(scenario.clients, generator=rng) < scenario.dropout
 
 
-def _verdicts(out: Round | None, void: Exception | None, ids: list[str]) -> dict[str, Record]:
-    """What the server made of each client that was there. Of a void round: who was rejected; the others were not."""
-    if out is not None:
-        return {record["client"]: record for record in out.records()}
-    rejected = {r.client_id: r.reason for r in void.rejected} if isinstance(void, NotEnoughClients) else {}
-    return {i: {"admitted": False, "reason": rejected[i]} if i in rejected else {"admitted": True} for i in ids}
+def _asked(scenario: Scenario, number: int) -> list[str]:
+    return [scenario.client_ids[k] for k in _participation(scenario, number)[0]]
 
 
-def _audit(scenario: Scenario, number: int, client: int, verdict: Record) -> Record:
-    truth = scenario.is_byzantine(client)
-    where = {"round": number + 1, "client": scenario.client_ids[client], "byzantine": truth, "present": True}
-    return where | verdict
+def _present(scenario: Scenario, number: int) -> list[int]:
+    """Who was asked and answers."""
+    chosen, silent = _participation(scenario, number)
+    return [k for k in chosen if not silent[k]]
+
+
+def _audit(scenario: Scenario, number: int, played: Played) -> list[Record]:
+    """A record for each client, in the order of the clients; of one that was not asked it has no verdict."""
+    records = {record["client"]: record for record in played.records()}
+    told: list[Record] = []
+    for k, client_id in enumerate(scenario.client_ids):
+        of_client = records.pop(client_id, {"client": client_id, "verdict": None})
+        told.append({"round": number + 1, "byzantine": scenario.is_byzantine(k), **of_client})
+    return told + [{"round": number + 1, **record} for record in records.values()]
 
 
 def _pairs(out: Round | None, number: int) -> list[Record]:
@@ -202,7 +203,7 @@ def _pairs(out: Round | None, number: int) -> list[Record]:
         return []
     matrices: dict[str, Any] = {
         name: [[round(value, 4) for value in row] for row in values.tolist()]
-        for name, values in out.clients.items()
+        for name, values in out.diagnostics.items()
         if values.ndim == 2
     }
     return [{"round": number + 1, "clients": list(out.client_ids), **matrices}] if matrices else []

@@ -18,6 +18,7 @@ from fedseca.declare import Declared, param
 from fedseca.errors import ParameterError
 from fedseca.layout import BufferPolicy
 from fedseca.models import MODELS
+from fedseca.parts import Grammar, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +26,14 @@ class Scenario(Declared):
     """A federation and its training; the same scenario gives the same numbers.
 
     `aggregator`, `attack`, `dataset`, `partition` and `model` are given by name, as a mapping of name and
-    hyperparameters, or made already: `Scenario(aggregator="krum")`,
-    `Scenario(attack={"name": "ipm", "strength": 2.0})`; without a name, a mapping refines the default. A rule that
-    assumes a number of Byzantine clients (`num_byzantine`) is told the true one, unless it is given.
+    hyperparameters, or made already: `Scenario(aggregator="nnm+krum")`,
+    `Scenario(attack={"name": "ipm", "strength": 2.0})`; without a name, a mapping refines the default. Every part of
+    the rule that assumes a number of Byzantine clients (`num_byzantine`) is told the true one, unless it is given.
     """
 
     name: ClassVar[str] = "scenario"
 
-    aggregator: Any = param("fedseca", registry=AGGREGATORS, help="the server's rule")
+    aggregator: Any = param("fedseca", registry=AGGREGATORS, help="the server's rule, or a chain: nnm+cwmed")
     attack: Any = param("ipm", registry=ATTACKS, help="what the Byzantine clients do")
     dataset: Any = param("digits", registry=DATASETS, help="what is learnt")
     partition: Any = param("dirichlet", registry=PARTITIONS, help="how the training images are dealt to the clients")
@@ -71,10 +72,8 @@ class Scenario(Declared):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Scenario:
-        """The scenario of a config: an unknown name in it is an error that lists the known ones."""
-        for name in values:
-            cls.declared(name)
-        return cls(**values)
+        """The scenario of a config, which may say `rule` for `aggregator`; an unknown name is an error."""
+        return cls(**GRAMMAR.renamed(values))
 
     @property
     def id(self) -> str:
@@ -109,11 +108,14 @@ class Scenario(Declared):
         return torch.Generator().manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
+GRAMMAR = Grammar(Scenario, {"rule": "aggregator"})
+"""How the parts of a scenario and their hyperparameters are named."""
+
+
 def _informed(rule: Any, byzantine: int) -> Any:
-    """The rule, told how many Byzantine clients there are if it asks and nobody said."""
-    given = {"name": rule} if isinstance(rule, str) else rule
-    name = given.get("name", Scenario.declared("aggregator").default) if isinstance(given, Mapping) else None
-    if not isinstance(name, str) or name not in AGGREGATORS:
+    """The rule, told how many Byzantine clients there are if a part of it asks and nobody said."""
+    if not isinstance(rule, str | Mapping):
         return rule
-    asks = "num_byzantine" in AGGREGATORS[name].hyperparameters()
+    given = table(rule, Scenario.declared("aggregator").default)
+    asks = isinstance(given["name"], str) and "num_byzantine" in AGGREGATORS.hyperparameters(given["name"])
     return {"num_byzantine": byzantine, **given} if asks else given

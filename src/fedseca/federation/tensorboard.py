@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedseca.errors import MissingDependency
 from fedseca.federation.history import History
+from fedseca.server import diagnostics_of
 
 
 class TensorBoard:
@@ -27,10 +28,10 @@ class TensorBoard:
         for metric in ("f1", "accuracy", "loss", "admitted", "rejected"):
             if record[metric] is not None:
                 self._writer.add_scalar(metric, record[metric], number)
-        for line in history.clients[-history.scenario.clients :]:
-            for name, value in line.items():
-                if isinstance(value, float):
-                    self._writer.add_scalar(f"{name}/client {line['client']}", value, number)
+        for line in (line for line in history.audit if line["round"] == number and line["client"] is not None):
+            for each in diagnostics_of(history.scenario.aggregator).values():
+                if isinstance(line.get(each.name), float):
+                    self._writer.add_scalar(f"{each.name}/client {line['client']}", line[each.name], number)
         self._writer.flush()
 
     def close(self) -> None:

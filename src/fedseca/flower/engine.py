@@ -164,7 +164,7 @@ def _begin(count: int, address: str, cores: int) -> Iterator[_Nodes]:
         resources: Any = {"client_resources": {"num_cpus": cores, "num_gpus": 0.0}}
         try:
             run_simulation(server_app, client_app, count, backend_config=resources)
-            ends.put("nobody knows why")
+            ends.put("it ended without an error message")
         except BaseException as problem:
             ends.put(f"{type(problem).__name__}: {problem.__cause__ or problem}")
 

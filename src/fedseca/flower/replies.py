@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from fedseca.audit import NO_ANSWER
 from fedseca.errors import printable
 from fedseca.layout import Malformed
+from fedseca.rounds import NoAnswer, Unreadable
 
 _STYPE = "numpy.ndarray"
 _UNREACHED = (3, 4, 5)
@@ -21,15 +21,26 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
+def read_answer(message: Message, names: Sequence[str]) -> Arrays | NoAnswer | Unreadable:
+    """The arrays of a reply, or why there are none: nothing that can be wrong with an answer is worth a run."""
+    if message.has_error() and message.error.code in _UNREACHED:
+        return NoAnswer(printable(str(message.error.reason), limit=120))
+    try:
+        return read_reply(message, names)
+    except Malformed as problem:
+        return Unreadable(printable(str(problem), limit=200))
+    except Exception as problem:
+        return Unreadable(printable(f"{type(problem).__name__}: {problem}", limit=200))
+
+
 def read_reply(message: Message, names: Sequence[str]) -> Arrays:
     """The arrays of a reply, in the order in which they were sent out; `Malformed` says why there are none.
 
     A record is known by its names: their order is the sender's whim, and no ground for leaving anybody out.
     """
     if message.has_error():
-        error = message.error
-        what = NO_ANSWER if error.code in _UNREACHED else f"answered with error {error.code}"
-        raise Malformed(f"{what}: {printable(str(error.reason), limit=120)}")
+        reason = printable(str(message.error.reason), limit=120)
+        raise Malformed(f"answered with error {message.error.code}: {reason}")
     if not message.has_content():
         raise Malformed("answered with nothing")
     arrays = read_arrays(_record(message.content))
@@ -78,9 +89,10 @@ def _on_its_bytes(data: bytes) -> np.ndarray[Any, Any]:
     return np.frombuffer(data, dtype=dtype, offset=start).reshape(shape, order="F" if fortran else "C")
 
 
-def read_number(content: RecordDict, key: str) -> Any:
+def read_number(message: Message, key: str) -> Any:
     """What the metrics of a reply say under a name; None if they say nothing."""
-    return next((record[key] for record in content.metric_records.values() if key in record), None)
+    records = message.content.metric_records.values() if message.has_content() else ()
+    return next((record[key] for record in records if key in record), None)
 
 
 def combine_metrics(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedseca.declare import Declared, Registry
+from fedseca.declare import Declared
+from fedseca.parts import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,29 @@
 """The primitives that every rule is written in. Each streams over blocks of coordinates.
 
-`reference.py` has all of them in plain torch, for any device, reading like the equations. `cpu.py` has compiled twins
-of those that read much data; they are taken for updates in the CPU's memory.
+`reference.py` has all of them in plain torch, for any device, reading like the equations; their signatures and
+equations stand there. A backend is a module that offers faster twins of some: `cpu.py` for updates in the CPU's memory.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
-import torch
 from torch import Tensor
 
 from fedseca.ops import reference
-from fedseca.ops.plan import Merge, MergePlan, Selection, Survey
-from fedseca.ops.reference import clip_factors, dots, paired_distances
+from fedseca.ops.plan import Merge, MergePlan, Selection, SignSurvey
+from fedseca.ops.reference import clip_factors
 from fedseca.updates import Updates
 
 __all__ = [
+    "BACKENDS",
     "Merge",
     "MergePlan",
     "Selection",
-    "Survey",
+    "SignSurvey",
     "clip_factors",
     "dots",
     "elect_and_merge",
@@ -37,68 +40,50 @@ __all__ = [
     "weighted_sum",
 ]
 
+BACKENDS = ["fedseca.ops.cpu", "fedseca.ops.reference"]
+"""The names of the backends, in the order in which they are asked; a plugin may put its own in front.
 
-def _best(updates: Updates) -> ModuleType:
-    if updates.device.type != "cpu":
-        return reference
-    from fedseca.ops import cpu  # brings in the compiler, which not every use needs
+A backend has `takes(updates)`, whether it can read these updates, and functions with the names and the arguments of
+those in `reference.py`. The next backend does what it does not have, and what it answers `NotImplemented` to.
+A backend is imported when it is first asked: the compiled one brings a compiler, which not every use needs.
+"""
 
-    return cpu if cpu.takes(updates) else reference
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def extent(updates: Updates) -> tuple[Tensor, Tensor]:
-    """‖g_k‖₂ (K) and max_j |g_k^j| (K)"""
-    return _best(updates).extent(updates)  # type: ignore[no-any-return]
+def _primitive(reference_function: Callable[Concatenate[Updates, P], R]) -> Callable[Concatenate[Updates, P], R]:
+    """The function with the same signature that asks the backends one after the other."""
+    name = reference_function.__name__
+
+    @functools.wraps(reference_function)
+    def ask(updates: Updates, /, *arguments: P.args, **options: P.kwargs) -> R:
+        for module in BACKENDS:
+            backend = importlib.import_module(module)
+            offered: Callable[Concatenate[Updates, P], R] | None = getattr(backend, name, None)
+            if offered is not None and backend.takes(updates):
+                answer = offered(updates, *arguments, **options)
+                if answer is not NotImplemented:
+                    return answer
+        return reference_function(updates, *arguments, **options)
+
+    return ask
+
+
+extent = _primitive(reference.extent)
+dots = _primitive(reference.dots)
+squared_distances = _primitive(reference.squared_distances)
+residual_norms = _primitive(reference.residual_norms)
+paired_distances = _primitive(reference.paired_distances)
+weighted_sum = _primitive(reference.weighted_sum)
+survey = _primitive(reference.survey)
+sign_agreement = _primitive(reference.sign_agreement)
+magnitude_quantiles = _primitive(reference.magnitude_quantiles)
+median = _primitive(reference.median)
+trimmed_mean = _primitive(reference.trimmed_mean)
+elect_and_merge = _primitive(reference.elect_and_merge)
 
 
 def norms(updates: Updates) -> Tensor:
-    """‖g_k‖₂ (K)"""
+    """‖g_k‖₂ (K); not read again where screening has measured them"""
     return updates.norms if updates.norms is not None else extent(updates)[0]
-
-
-def squared_distances(updates: Updates, scale: Tensor | None = None) -> Tensor:
-    """‖s_i·g_i − s_j·g_j‖² (K × K), from the differences themselves"""
-    return _best(updates).squared_distances(updates, scale)  # type: ignore[no-any-return]
-
-
-def residual_norms(updates: Updates, weights: Tensor) -> Tensor:
-    """‖g_k − Σ_l w_l·g_l‖₂ (K): one read, and the weighted sum is never stored"""
-    return _best(updates).residual_norms(updates, weights)  # type: ignore[no-any-return]
-
-
-def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Σ_k w_k·g_k (D), in the updates' dtype unless another is asked for; rows of weight 0 are not read"""
-    chosen = weights.nonzero().flatten().tolist()
-    if 0 < len(chosen) < len(updates):
-        updates, weights = updates.select(chosen), weights[chosen]
-    return _best(updates).weighted_sum(updates, weights, dtype)  # type: ignore[no-any-return]
-
-
-def survey(updates: Updates, quantile: float | None) -> Survey:
-    """The sign agreement and, for a quantile, the magnitude quantiles: all that FedSECA's plan reads from the data"""
-    return _best(updates).survey(updates, quantile)  # type: ignore[no-any-return]
-
-
-def sign_agreement(updates: Updates) -> Tensor:
-    """Σ_j sgn(g_i^j)·sgn(g_l^j) (K × K), in whole numbers: D·ω"""
-    return _best(updates).sign_agreement(updates)  # type: ignore[no-any-return]
-
-
-def magnitude_quantiles(updates: Updates, quantile: float) -> Tensor:
-    """The γ-quantile of |g_k^1| … |g_k^D| for each client (K), interpolated linearly, for any D"""
-    return _best(updates).magnitude_quantiles(updates, quantile)  # type: ignore[no-any-return]
-
-
-def median(updates: Updates) -> Selection:
-    """The coordinate-wise median, the lower middle value for an even count"""
-    return _best(updates).median(updates)  # type: ignore[no-any-return]
-
-
-def trimmed_mean(updates: Updates, trim: int) -> Selection:
-    """The coordinate-wise mean without the `trim` largest and the `trim` smallest values"""
-    return _best(updates).trimmed_mean(updates, trim)  # type: ignore[no-any-return]
-
-
-def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
-    """Elect the sign of each coordinate and average the variance-reduced sparse gradients that agree with it"""
-    return _best(updates).elect_and_merge(updates, plan)  # type: ignore[no-any-return]

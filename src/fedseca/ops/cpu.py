@@ -19,13 +19,15 @@ from torch import Tensor
 
 from fedseca.ops import kernels, reference
 from fedseca.ops.network import selection_network
-from fedseca.ops.plan import Merge, MergePlan, Selection, Survey, share_of
-from fedseca.updates import Updates
+from fedseca.ops.plan import Merge, MergePlan, Selection, SignSurvey, share_of
+from fedseca.updates import Recipe, Updates
 
 TASK = 1 << 18
 """The most coordinates in a task."""
 _COPIED = 1 << 22
 """The most numbers in a task whose rows have to be copied, since they do not lie in memory as float32."""
+_MIXED = 1 << 20
+"""The same where rows are mixed: what was mixed should stay in the cache until it is read."""
 _CACHED = 1 << 16
 """How many numbers of all rows a kernel works on at a time: they should stay in a core's second-level cache."""
 _SAMPLE = 1 << 15
@@ -45,7 +47,9 @@ def takes(updates: Updates) -> bool:
 def _tasks(updates: Updates) -> Iterator[tuple[int, int]]:
     """Ranges of coordinates: large arrays are cut, small neighbours are taken together."""
     most = min(TASK, max(1 << 14, updates.dim // 16))  # enough of them for threads to share, few enough to be cheap
-    if not all(row.in_memory for row in updates.rows):
+    if updates.is_mixed:
+        most = min(most, max(1 << 12, _MIXED // len(updates)))
+    elif not updates.in_memory:
         most = min(most, max(1 << 12, _COPIED // len(updates)))
     start = 0
     for stop in updates.layout.offsets[1:]:
@@ -65,10 +69,21 @@ def _run(updates: Updates, work: Callable[[int, NDArray[np.int64], int, int], No
     def one(numbered: tuple[int, tuple[int, int]]) -> None:
         task, (start, stop) = numbered
         # Where a row lies in memory as float32, this is a view of it; else a copy of this piece is made.
-        pieces = [row.read(start, stop).contiguous() for row in updates.rows]
+        pieces = [piece.contiguous() for piece in updates.read(start, stop, combine=_combine)]
         work(task, np.array([piece.data_ptr() for piece in pieces], dtype=np.int64), start, stop)
 
     _spread(one, list(enumerate(_tasks(updates))), len(updates) * updates.dim)
+
+
+def _combine(pieces: list[Tensor], recipe: Recipe) -> Sequence[Tensor]:
+    """The compiled twin of `combine_rows`."""
+    rows = [piece.contiguous() for piece in pieces]
+    addresses = np.array([row.data_ptr() for row in rows], dtype=np.int64)
+    length = len(rows[0])
+    mixed = torch.empty(len(recipe.ends) - 1, length)
+    width = max(64, min(512, _CACHED // 4 // len(rows) // 32 * 32))  # the rows of a block are kept in float64
+    kernels.mix(addresses, length, width, recipe.ends, recipe.sources, recipe.weights, recipe.divisors, mixed.numpy())
+    return list(mixed)
 
 
 def _spread(work: Callable[[Any], T], items: Sequence[Any], numbers: int) -> list[T]:
@@ -102,6 +117,7 @@ def extent(updates: Updates) -> tuple[Tensor, Tensor]:
 
 
 def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    updates, weights = reference.with_weight(updates, weights)
     dtype = dtype or updates.dtype
     direct = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     result, given, width = torch.empty(updates.dim, dtype=direct), _array(weights), _width(updates)
@@ -160,8 +176,11 @@ def _select_middle(updates: Updates, trim: int, network: NDArray[np.int32]) -> S
     return Selection(result.to(updates.dtype), hits / hits.sum())
 
 
-def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> Survey:
-    """One read for the sign agreement and the quantiles both."""
+def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> SignSurvey:
+    """One read for the sign agreement and the quantiles both; none for what is known already."""
+    signs = signs and updates.agreement is None
+    if quantile is None and updates.agreement is not None:
+        return SignSurvey(updates.agreement, None)
     clients, tasks = len(updates), _count(updates)
     low, high = np.zeros((2, clients), np.int32)
     if quantile is not None:
@@ -189,8 +208,10 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
 
         exact = _spread(exactly, range(clients), clients * updates.dim)
         quantiles = torch.tensor(exact, dtype=torch.float64)
+    if updates.agreement is not None:
+        return SignSurvey(updates.agreement, quantiles)
     upper = agreement.sum(axis=0)
-    return Survey(torch.from_numpy(upper + np.triu(upper, 1).T), quantiles)
+    return SignSurvey(torch.from_numpy(upper + np.triu(upper, 1).T), quantiles)
 
 
 def sign_agreement(updates: Updates) -> Tensor:
@@ -208,9 +229,13 @@ def _brackets(updates: Updates, quantile: float) -> tuple[NDArray[np.int32], NDA
     step = max(1, updates.dim // _SAMPLE)
     low, high = np.zeros((2, len(updates)), np.int32)
 
-    def sample(k: int) -> None:
-        pieces = [updates.rows[k].read(start, stop)[::step] for start, stop in _tasks(updates)]
-        magnitudes = torch.cat(pieces).abs().numpy().view(np.int32)
+    def read(task: tuple[int, int]) -> list[Tensor]:
+        return updates.read(*task, step, _combine)
+
+    sampled = _spread(read, list(_tasks(updates)), len(updates) * updates.dim)
+
+    def bracket(k: int) -> None:
+        magnitudes = torch.cat([pieces[k] for pieces in sampled]).abs().numpy().view(np.int32)
         size = magnitudes.size
         middle, slack = quantile * (size - 1), 4 * math.sqrt(quantile * (1 - quantile) * size) + 2
         if step == 1:
@@ -221,7 +246,7 @@ def _brackets(updates: Updates, quantile: float) -> tuple[NDArray[np.int32], NDA
         low[k] = ordered[ranks[0]] if lower >= 0 else -1
         high[k] = ordered[ranks[1]] if upper < size else kernels.MAGNITUDE
 
-    _spread(sample, range(len(updates)), len(updates) * updates.dim)
+    _spread(bracket, range(len(updates)), len(updates) * updates.dim)
     return low, high
 
 
@@ -256,13 +281,13 @@ def _quantile(updates: Updates, client: int, quantile: float, bracket: _Bracket,
     for end, least, most in ((ends[0], below, up_to_low), (ends[1], up_to_low + number, up_to_high)):
         if all(least <= rank < most for rank in ranks):
             return float(end.view(np.float32)[0])
-    # The sample misled: all values decide.
+    # The bracket missed the quantile: use the whole row.
     return float(reference.magnitude_quantiles(alone, quantile)[0])
 
 
 def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
     if plan.ballots is None:  # the ablations without an election
-        return reference.elect_and_merge(updates, plan)
+        return NotImplemented  # type: ignore[no-any-return]  # the next backend does it
     clients, tasks, width = len(updates), _count(updates), _width(updates)
     middle = (clients - 1) // 2
     network = selection_network(clients, middle, middle)

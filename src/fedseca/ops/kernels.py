@@ -364,6 +364,35 @@ def _combine(addresses, start, size, weights, total):
             total[i] += weight * np.float64(row[i])
 
 
+@_exact
+def mix(addresses, length, width, ends, sources, weights, divisors, mixed):
+    """mixed[m] = Σ_s w_s·g_s / d over the sources of each mix, in float64 and in their order, a block at a time."""
+    total = np.zeros(width, np.float64)
+    for start in range(0, length, width):
+        size = min(width, length - start)
+        for m in range(ends.size - 1):
+            total[:] = 0
+            at = ends[m]
+            while at + 4 <= ends[m + 1]:  # four at a time: the sum is read and written once for all of them
+                one = _carray(_floats_at(addresses[sources[at]] + 4 * start), (size,))
+                two = _carray(_floats_at(addresses[sources[at + 1]] + 4 * start), (size,))
+                three = _carray(_floats_at(addresses[sources[at + 2]] + 4 * start), (size,))
+                four = _carray(_floats_at(addresses[sources[at + 3]] + 4 * start), (size,))
+                w1, w2, w3, w4 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
+                for i in range(size):
+                    first = (total[i] + w1 * np.float64(one[i])) + w2 * np.float64(two[i])
+                    total[i] = (first + w3 * np.float64(three[i])) + w4 * np.float64(four[i])
+                at += 4
+            while at < ends[m + 1]:
+                one, w1 = _carray(_floats_at(addresses[sources[at]] + 4 * start), (size,)), weights[at]
+                for i in range(size):
+                    total[i] += w1 * np.float64(one[i])
+                at += 1
+            out = mixed[m]
+            for i in range(size):
+                out[start + i] = np.float32(total[i] / divisors[m])
+
+
 @_sums
 def weighted_sum(addresses, length, width, weights, result):
     """Σ_k w_k·g_k."""

@@ -17,7 +17,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Survey:
+class SignSurvey:
     """What one pass over the updates tells of their signs and magnitudes."""
 
     agreement: Tensor

@@ -13,8 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedseca.ops.plan import Merge, MergePlan, Selection, Survey, share_of
+from fedseca.ops.plan import Merge, MergePlan, Selection, SignSurvey, share_of
 from fedseca.updates import Updates
+
+
+def takes(updates: Updates) -> bool:
+    """Whether these primitives can be used: always."""
+    return True
 
 
 def _precise(values: Tensor, device: torch.device | None = None) -> Tensor:
@@ -44,11 +49,6 @@ def extent(updates: Updates) -> tuple[Tensor, Tensor]:
         squares += _precise(block).square().sum(dim=1).cpu()
         largest = torch.maximum(largest, block.abs().amax(dim=1).double().cpu())
     return squares.sqrt(), largest
-
-
-def norms(updates: Updates) -> Tensor:
-    """‖g_k‖₂ (K)"""
-    return extent(updates)[0]
 
 
 def dots(left: Updates, right: Updates) -> Tensor:
@@ -95,8 +95,15 @@ def paired_distances(updates: Updates, others: Updates, shift: Tensor) -> Tensor
     return squares.sqrt()
 
 
+def with_weight(updates: Updates, weights: Tensor) -> tuple[Updates, Tensor]:
+    """The rows whose weight is not 0; all of them if there is none."""
+    chosen = weights.nonzero().flatten().tolist()
+    return (updates.select(chosen), weights[chosen]) if 0 < len(chosen) < len(updates) else (updates, weights)
+
+
 def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Σ_k w_k·g_k (D), in the updates' dtype unless another is asked for"""
+    """Σ_k w_k·g_k (D), in the updates' dtype unless another is asked for; rows of weight 0 are not read"""
+    updates, weights = with_weight(updates, weights)
     result = torch.empty(updates.dim, dtype=dtype or updates.dtype, device=updates.device)
     for where, block in updates.blocks():
         rows = _precise(block)
@@ -105,7 +112,9 @@ def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = 
 
 
 def sign_agreement(updates: Updates) -> Tensor:
-    """Σ_j sgn(g_i^j)·sgn(g_l^j) (K × K), in whole numbers: D·ω"""
+    """Σ_j sgn(g_i^j)·sgn(g_l^j) (K × K), in whole numbers: D·ω; on the diagonal how many coordinates are not 0"""
+    if updates.agreement is not None:
+        return updates.agreement
     total = torch.zeros(len(updates), len(updates), dtype=torch.int64)
     for _, block in updates.blocks():
         signs = block.sign().float()  # sums of ±1 are exact in float32 up to 2²⁴, more than a block is wide
@@ -113,10 +122,10 @@ def sign_agreement(updates: Updates) -> Tensor:
     return total
 
 
-def survey(updates: Updates, quantile: float | None) -> Survey:
+def survey(updates: Updates, quantile: float | None) -> SignSurvey:
     """The sign agreement and, for a quantile, the magnitude quantiles: all that FedSECA's plan reads from the data"""
     quantiles = None if quantile is None else magnitude_quantiles(updates, quantile)
-    return Survey(sign_agreement(updates), quantiles)
+    return SignSurvey(sign_agreement(updates), quantiles)
 
 
 def magnitude_quantiles(updates: Updates, quantile: float) -> Tensor:

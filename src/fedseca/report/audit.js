@@ -1,28 +1,22 @@
-// An audit: who is suspicious, and since when; what each node did in each round; which rounds gave no model.
+// An audit: who is suspicious, and since when; what each client did in each round; which rounds gave no model.
 
-// In the order of the digits by which the data name them.
-const STATES = [
-  ["used", "used", "its answer was used"],
-  ["suspect", "suspect", "it was admitted, but stands out: next to no weight, far too large, or called malicious by the rule"],
-  ["left-out", "left out", "its answer could not be used"],
-  ["no-answer", "no answer", "none came in time"],
-  ["in-vain", "in vain", "it could be used, but the round kept the model it began with"],
-];
+// Filled in from the data, in the order of the digits by which they name a verdict: its colour, its name, its meaning.
+let VERDICTS = [];
 const BLANK = "it was not asked, or nothing was written down of it";
 const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
 
 const lines = (words) => element("div", {}, ...words.map((word) => element("div", {}, word)));
 
-function nodeTable(nodes) {
+function clientTable(clients) {
   const verdict = (row) => (row.suspicious ? element("b", { class: "byzantine" }, row.verdict) : row.verdict);
   return table([
-    { label: "node", class: "node", value: (row) => row.node }, { label: "verdict", show: verdict },
+    { label: "client", class: "client", value: (row) => row.client }, { label: "verdict", show: verdict },
     { label: "since", class: "lines", show: (row) => lines(row.since || ["–"]) },
     { label: "rounds asked", number: true, value: (row) => row.asked }, { label: "no answer", number: true, value: (row) => row.no_answer },
     { label: "left out", number: true, value: (row) => row.left_out }, { label: "suspect", number: true, value: (row) => row.suspect },
     { label: "mean weight", number: true, value: (row) => percent(row.weight) },
     { label: "last reason", class: "reason", value: (row) => row.last_reason },
-  ], nodes);
+  ], clients);
 }
 
 // A window on the rounds: as many as the screen has room for, or as few as one wants to see; a slider moves it.
@@ -48,23 +42,23 @@ function showMap(data) {
     if (drawn.has(byId("map"))) redraw(byId("map"));
   }
   move();
-  const texts = data.map.map((node, k) => data.rounds.map((column, i) => words(data, data.nodes[k], node, column, i)));
-  byId("map").setAttribute("aria-label", `Map of ${plural(data.nodes.length, "node")} by ${plural(all, "round")}; the table above has its sums`);
+  const texts = data.map.map((course, k) => data.rounds.map((column, i) => words(data, data.clients[k], course, column, i)));
+  byId("map").setAttribute("aria-label", `Map of ${plural(data.clients.length, "client")} by ${plural(all, "round")}; the table above has its sums`);
   draw(byId("map"), () => mapOf(data, texts, first, Number(size.value)));
 }
 
 function mapOf(data, texts, first, count) {
   const width = byId("map").clientWidth;
-  const names = data.nodes.map((row) => shortened(row.node, width < 560 ? 9 : 22));
+  const names = data.clients.map((row) => shortened(row.client, width < 560 ? 9 : 22));
   const each = names.length <= 20 ? 24 : 15;
   const cell = (width - 24 - 7 * Math.max(...names.map((name) => name.length))) / count;
   const columns = data.rounds.slice(first, first + count);
-  const rows = data.map.map((node) => [...node.states.slice(first, first + count)].map((state) => (state === "-" ? null : Number(state))));
-  const share = 1 / STATES.length;
+  const rows = data.map.map((course) => [...course.verdicts.slice(first, first + count)].map((digit) => (digit === "-" ? null : Number(digit))));
+  const share = 1 / VERDICTS.length;
   const runs = columns.map((column, i) => [i, column.run]).filter(([i, run]) => run !== null && (i === 0 || run !== columns[i - 1].run));
   return {
-    traces: [{ type: "heatmap", z: rows, zmin: -0.5, zmax: STATES.length - 0.5, showscale: false,
-      colorscale: STATES.flatMap(([name], i) => [[i * share, colour(name)], [(i + 1) * share, colour(name)]]),
+    traces: [{ type: "heatmap", z: rows, zmin: -0.5, zmax: VERDICTS.length - 0.5, showscale: false,
+      colorscale: VERDICTS.flatMap(([name], i) => [[i * share, colour(name)], [(i + 1) * share, colour(name)]]),
       xgap: cell > 12 ? 2 : cell > 5 ? 1 : 0, ygap: 2, hoverongaps: true,
       text: texts.map((row) => row.slice(first, first + count)), hovertemplate: "%{text}<extra></extra>" }],
     layout: {
@@ -91,13 +85,13 @@ function ticks(columns, cell) {
   return { tickvals: vals, ticktext: vals.map((i) => plain(columns[i].number)) };
 }
 
-function words(data, row, node, column, i) {
-  const state = STATES[node.states[i]];
-  const reason = node.reasons[i] === undefined ? state && state[2] : data.reasons[node.reasons[i]];
-  const told = state ? `${state[1]}: ${reason}` : BLANK;
-  const numbers = [node.norms[i] === null ? "" : `norm ${short(node.norms[i])}`, node.weights[i] === null ? "" : `weight ${percent(node.weights[i])}`];
+function words(data, row, course, column, i) {
+  const verdict = VERDICTS[course.verdicts[i]];
+  const reason = course.reasons[i] === undefined ? verdict && verdict[2] : data.reasons[course.reasons[i]];
+  const told = verdict ? `${verdict[1]}: ${reason}` : BLANK;
+  const numbers = [course.norms[i] === null ? "" : `norm ${short(course.norms[i])}`, course.weights[i] === null ? "" : `weight ${percent(course.weights[i])}`];
   const kept = column.void === null ? "" : "the round kept the model it began with";
-  const all = [`node ${row.node}`, ...column.name, ...broken(told), numbers.filter(Boolean).join(" · "), kept];
+  const all = [`client ${row.client}`, ...column.name, ...broken(told), numbers.filter(Boolean).join(" · "), kept];
   return all.filter(Boolean).map(plain).join("<br>");
 }
 
@@ -106,17 +100,18 @@ const broken = (text) => (text.length > 160 ? `${text.slice(0, 159)}…` : text)
 
 function legend() {
   const entry = (colours, name, meaning) => element("li", {}, element("span", { class: "swatch state", style: `background: ${colours}` }), element("b", {}, name), `: ${meaning}`);
-  return [...STATES.map(([key, name, meaning]) => entry(`var(--${key})`, name, meaning)), entry("none", "blank", BLANK)];
+  return [...VERDICTS.map(([key, name, meaning]) => entry(`var(--${key})`, name, meaning)), entry("none", "blank", BLANK)];
 }
 
 function start() {
   const data = JSON.parse(byId("data").textContent);
+  VERDICTS = data.verdicts.map(([kind, meaning]) => [kind.replaceAll(" ", "-"), kind, meaning]);
   byId("summary").textContent = data.summary;
   byId("source").textContent = data.source;
   byId("made-by").textContent = `Made by ${data.made_by}.`;
-  byId("nodes").replaceChildren(nodeTable(data.nodes));
-  byId("by-round").hidden = !data.nodes.length;
-  if (data.nodes.length) showMap(data);
+  byId("clients").replaceChildren(clientTable(data.clients));
+  byId("by-round").hidden = !data.clients.length;
+  if (data.clients.length) showMap(data);
   byId("legend").replaceChildren(...legend());
   if (data.all_rounds > data.rounds.length) {
     byId("cut").textContent = `So that the page stays small, the map has the last ${data.rounds.length} of ${data.all_rounds} rounds; the table is of all of them.`;

@@ -40,19 +40,13 @@ _WHERE = re.compile(r"(?<![\w.:/])/(?:[^/\s'\"]+/)+")
 """What comes before the last name of a path that begins at the root."""
 
 
-_COPY = "the same run as "
-
-
 class LeftOut(NamedTuple):
     """A folder that is not on the page, and why."""
 
     folder: str
     reason: str
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether nothing is missing for it."""
-        return self.reason.startswith(_COPY)
+    is_copy: bool = False
+    """Whether nothing is missing for it: the same run is on the page."""
 
 
 @dataclass
@@ -198,7 +192,7 @@ def _leave_out_copies(found: Collection) -> None:
         if same is None:
             kept[run["id"]].append(run)
         else:
-            found.left_out.append(LeftOut(run["folder"], f"{_COPY}{same['folder']}"))
+            found.left_out.append(LeftOut(run["folder"], f"the same run as {same['folder']}", is_copy=True))
     found.runs = [run for runs in kept.values() for run in runs]
 
 
@@ -209,7 +203,7 @@ def _thin_pairs(runs: list[dict[str, Any]]) -> None:
     for run in runs:
         if run["pairs"] and stride > 1:
             count = len(run["pairs"]["rounds"])
-            run["pairs"] = {name: thinned(values, stride) for name, values in run["pairs"].items()}
+            run["pairs"] |= {name: thinned(run["pairs"][name], stride) for name in ("rounds", "matrices")}
             run["thinned"].append(["the concordances", len(run["pairs"]["rounds"]), count])
 
 

@@ -11,24 +11,30 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
+from fedseca.aggregators import WEIGHT
+from fedseca.declare import Diagnostic
 from fedseca.errors import printable
-from fedseca.federation import History, Scenario
+from fedseca.federation import History
 from fedseca.federation.history import Record
+from fedseca.parts import flat
+from fedseca.server import NORM, diagnostics_of
 
 LONGEST = 300
 """Characters of a text that is shown."""
 _MOST_COLUMNS = 12
 _MOST_REASONS = 10
-_FIRST = ("rho", "weight", "adopted", "norm", "clip_factor")
-_MATRIX = "concordance"
-_STATUS = {"absent": "-", "rejected": "r", "suspected": "s", "admitted": "a"}
+_STATUS = {"left out": "r", "suspect": "s", "used": "a", "round void": "a"}
+"""A letter for each verdict of a client that answered."""
+_ABSENT = "-"
 
 
 def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any]:
     """The run for the page; `result` is None if it is not finished."""
     scenario, rounds = history.scenario, history.rounds
     table = _by_round(history)
-    columns = _columns(table)
+    declared = diagnostics_of(scenario.aggregator)
+    columns = _columns(table, _leading(declared))
+    pairs = next((each for each in declared.values() if each.pairs), None)
     return {
         "id": scenario.id,
         "finished": result is not None,
@@ -44,10 +50,11 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
         "byzantine": [int(scenario.is_byzantine(k)) for k in range(scenario.clients)],
         "status": ["".join(_status(record) for record in column) for column in table],
         "columns": columns,
+        "headings": {name: _heading(declared.get(name), name) for name in columns},
         "columns_rounds": list(range(1, len(rounds) + 1)),
         "means": {name: [_mean(course) for course in courses] for name, courses in columns.items()},
         "rejected": _rejected(table),
-        "pairs": _pairs(history),
+        "pairs": None if pairs is None else _pairs(history, pairs),
         "thinned": [],
     }
 
@@ -64,18 +71,6 @@ def text(value: Any) -> str:
     return printable(value if isinstance(value, str) else repr(value), LONGEST)
 
 
-def flat(scenario: Scenario) -> dict[str, Any]:
-    """`aggregator` is its name, `aggregator.sparsity` a hyperparameter of it."""
-    values: dict[str, Any] = {}
-    for name, value in scenario.values().items():
-        if isinstance(value, dict):
-            values[name] = value["name"]
-            values |= {f"{name}.{inner}": each for inner, each in value.items() if inner != "name"}
-        else:
-            values[name] = value
-    return values
-
-
 def _version(result: Mapping[str, Any] | None) -> str | None:
     versions = (result or {}).get("versions")
     return text(versions.get("fedseca")) if isinstance(versions, dict) else None
@@ -85,7 +80,7 @@ def _by_round(history: History) -> list[list[Record | None]]:
     """The audit as a table of clients × rounds; None where nothing is written."""
     place = {client_id: k for k, client_id in enumerate(history.scenario.client_ids)}
     table: list[list[Record | None]] = [[None] * len(history.rounds) for _ in place]
-    for record in history.clients:
+    for record in history.audit:
         client = record["client"]
         if isinstance(client, str) and client in place and 1 <= record["round"] <= len(history.rounds):
             table[place[client]][record["round"] - 1] = record
@@ -93,16 +88,24 @@ def _by_round(history: History) -> list[list[Record | None]]:
 
 
 def _status(record: Record | None) -> str:
-    if record is None or record["present"] is not True:
-        return _STATUS["absent"]
-    if record["admitted"] is not True:
-        return _STATUS["rejected"]
-    return _STATUS["suspected" if record.get("suspect") is True else "admitted"]
+    return _ABSENT if record is None else _STATUS.get(str(record["verdict"]), _ABSENT)
 
 
-def _columns(table: list[list[Record | None]]) -> dict[str, list[list[float | int | None]]]:
-    """What the rule says of each client, by round; the best known names first."""
-    names: dict[str, None] = dict.fromkeys(_FIRST)
+def _leading(declared: Mapping[str, Diagnostic]) -> list[str]:
+    """In the order in which they are offered: what is the rule's own first, then what every rule says."""
+    common = (WEIGHT.name, NORM.name)
+    return [*(name for name, each in declared.items() if name not in common and not each.pairs), *common]
+
+
+def _heading(declared: Diagnostic | None, name: str) -> list[str]:
+    """(heading, help) of a column."""
+    shown = declared or Diagnostic(name, help="")
+    return [text(shown.heading), text(shown.help)]
+
+
+def _columns(table: list[list[Record | None]], leading: list[str]) -> dict[str, list[list[float | int | None]]]:
+    """What the rule says of each client, by round; what is declared first."""
+    names: dict[str, None] = dict.fromkeys(leading)
     for column in table:
         for record in column:
             names |= dict.fromkeys(record or ())
@@ -125,7 +128,7 @@ def _rejected(table: list[list[Record | None]]) -> list[list[Any]]:
     for client, column in enumerate(table):
         kinds: set[str] = set()
         for record in column:
-            if record is None or _status(record) != _STATUS["rejected"]:
+            if record is None or _status(record) != _STATUS["left out"]:
                 continue
             reason = text(record.get("reason"))
             kind = _kind(reason)
@@ -143,20 +146,21 @@ def _kind(reason: str) -> str:
     return re.sub(r"\d+", "0", reason.partition(", first at ")[0])
 
 
-def _pairs(history: History) -> dict[str, Any] | None:
-    """The matrices of concordance, row after row; a client that was not admitted has a row of gaps."""
+def _pairs(history: History, declared: Diagnostic) -> dict[str, Any] | None:
+    """The matrices of what is said of each pair, row after row; a client that was not admitted has a row of gaps."""
     place = {client_id: k for k, client_id in enumerate(history.scenario.client_ids)}
     rounds, matrices = [], []
     for record in history.pairs:
-        matrix = _matrix(record, place)
+        matrix = _matrix(record, place, declared.name)
         if matrix is not None and 1 <= record["round"] <= len(history.rounds):
             rounds.append(record["round"])
             matrices.append(matrix)
-    return {"rounds": rounds, "matrices": matrices} if rounds else None
+    heading = f"{declared.help.capitalize()} ({declared.heading})"
+    return {"heading": text(heading), "rounds": rounds, "matrices": matrices} if rounds else None
 
 
-def _matrix(record: Record, place: Mapping[str, int]) -> list[float | int | None] | None:
-    clients, rows = record["clients"], record.get(_MATRIX)
+def _matrix(record: Record, place: Mapping[str, int], name: str) -> list[float | int | None] | None:
+    clients, rows = record["clients"], record.get(name)
     if not isinstance(clients, list) or not isinstance(rows, list) or len(rows) != len(clients):
         return None
     at = [place.get(client) if isinstance(client, str) else None for client in clients]

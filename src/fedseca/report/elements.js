@@ -20,10 +20,6 @@ const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
 const short = (value, digits = 4) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
 const said = (value) => (value === null || value === undefined ? "–" : String(value));
-// What is looked up by a name that stood in a file is a Map: an object would also find "constructor".
-const HEADINGS = new Map([["rho", "trust ρ"], ["clip_factor", "clip factor"], ["weight", "weight (share of the result)"],
-  ["adopted", "adopted (share of coordinates)"], ["norm", "norm of the update"]]);
-const heading = (name) => HEADINGS.get(name) || name.replaceAll("_", " ");
 
 // Names before numbers in their order; numbers by size.
 function inOrder(a, b) {
@@ -33,7 +29,7 @@ function inOrder(a, b) {
 }
 
 function table(columns, rows, attributes) {
-  const head = element("tr", {}, ...columns.map((c) => element("th", { scope: "col", class: c.number && "number" }, c.label)));
+  const head = element("tr", {}, ...columns.map((c) => element("th", { scope: "col", class: c.number && "number", title: c.help }, c.label)));
   const body = rows.map((row) => element("tr", {}, ...columns.map((c) => cell(c, row))));
   return element("table", attributes, element("thead", {}, head), element("tbody", {}, ...body));
 }

@@ -1,4 +1,4 @@
-// One run: its course, the trust in its clients, who agrees with whom, who was rejected, its config.
+// One run: its course, the trust in its clients, who agrees with whom, who was left out, its config.
 
 const clientName = (run, k) => `${k}${run.byzantine[k] ? " (Byzantine)" : ""}`;
 const truth = (run, k) => element("span", { class: run.byzantine[k] ? "byzantine" : "honest" }, run.byzantine[k] ? "Byzantine" : "honest");
@@ -65,7 +65,7 @@ function card(title, label, controls, make) {
 function plots(run) {
   const cards = [courseCard(run), lossCard(run)];
   if (Object.keys(run.columns).length && run.columns_rounds.length) cards.push(trustCard(run));
-  if (run.pairs && run.pairs.rounds.length) cards.push(concordanceCard(run));
+  if (run.pairs && run.pairs.rounds.length) cards.push(pairsCard(run));
   return cards;
 }
 
@@ -97,7 +97,7 @@ function lossCard(run) {
 function trustCard(run) {
   const names = Object.keys(run.columns);
   const select = element("select", { id: "column", change: () => made.again() },
-    ...names.map((name) => element("option", { value: name }, heading(name))));
+    ...names.map((name) => element("option", { value: name }, run.headings[name].filter(Boolean).join(": "))));
   const label = element("p", { class: "controls" }, element("label", { for: "column" }, "Show"), select);
   const made = card("The clients over the rounds", "A line for each client: honest ones green, Byzantine ones red and dashed", [label], () => {
     const named = { 0: false, 1: false };
@@ -114,14 +114,14 @@ function trustCard(run) {
   return made;
 }
 
-function concordanceCard(run) {
+function pairsCard(run) {
   const { rounds: when, matrices } = run.pairs;
   const size = run.byzantine.length;
   const slider = element("input", { type: "range", id: "round", min: 0, max: when.length - 1, step: 1, value: when.length - 1, input: () => show() });
   const output = element("output", { for: "round" });
   const controls = element("p", { class: "controls" }, element("label", { for: "round" }, "Round"), slider, output);
   const labels = run.byzantine.map((byzantine, k) => `${k}${byzantine ? " B" : ""}`);
-  const made = card("Who agrees with whom (sign concordance ω)", "Heat map of the concordance of each pair of clients in the chosen round", [controls], () => {
+  const made = card(run.pairs.heading, `${run.pairs.heading}: a heat map of each pair of clients in the chosen round`, [controls], () => {
     const flat = matrices[Number(slider.value)];
     const rows = labels.map((_, i) => flat.slice(i * size, (i + 1) * size));
     const few = size <= 12;
@@ -153,11 +153,11 @@ function tables(run) {
         { label: "how often", number: true, value: (row) => `${row[2]} of ${run.rounds}` },
         { label: "rounds", number: true, value: (row) => (row[3] === row[4] ? row[3] : `${row[3]} … ${row[4]}`) },
       ], run.rejected, { id: "rejections" })
-    : element("p", {}, "No client was rejected in any round.");
+    : element("p", {}, "No client was left out of any round.");
   const config = table([{ label: "setting", value: (row) => row[0] }, { label: "value", class: "text", value: (row) => row[1] }], Object.entries(run.config), { id: "config" });
   return [
     framed("clients-title", "The clients, means over the rounds", clientTable(run)),
-    framed("rejections-title", "Who was rejected, and why", rejections),
+    framed("rejections-title", "Who was left out, and why", rejections),
     element("details", { class: "below" }, element("summary", {}, "Config"), element("div", { class: "wide" }, config)),
   ];
 }
@@ -168,11 +168,11 @@ function clientTable(run) {
   const columns = [
     { label: "client", number: true, value: (k) => k }, { label: "truth", show: (k) => truth(run, k) },
     { label: "present", number: true, value: (k) => `${present(k)} of ${run.rounds}` },
-    { label: "rejected", number: true, value: (k) => count(k, "r") },
-    { label: "suspected", number: true, value: (k) => count(k, "s") },
+    { label: "left out", number: true, value: (k) => count(k, "r") },
+    { label: "suspect", number: true, value: (k) => count(k, "s") },
   ];
   for (const [name, means] of Object.entries(run.means)) {
-    columns.push({ label: heading(name).replace(/ \(.*| of the.*/, ""), number: true, value: (k) => means[k] });
+    columns.push({ label: run.headings[name][0], help: run.headings[name][1], number: true, value: (k) => means[k] });
   }
   return table(columns, run.byzantine.map((_, k) => k), { id: "clients" });
 }

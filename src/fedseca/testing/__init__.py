@@ -1,7 +1,8 @@
-"""The contracts of rules and attacks, as checks that anyone can run on their own.
+"""The contracts of rules, steps and attacks, as checks that anyone can run on their own.
 
-    from fedseca.testing import check_aggregator, check_attack
+    from fedseca.testing import check_aggregator, check_attack, check_step
     check_aggregator("my_rule")
+    check_step("my_step")
     check_attack("my_attack")
 
 or, one test for each clause:
@@ -9,20 +10,25 @@ or, one test for each clause:
     @pytest.mark.parametrize("check", aggregator_checks("my_rule"), ids=str)
     def test_contract(check): check()
 
-Being registered means being checked: nothing here names a rule or an attack. What its equations do not promise, each of
-them says with its traits.
+Being registered means being checked: nothing here names a rule, a step or an attack. What its equations do not promise,
+each of them says with its traits. `FEDSECA_TEST_DEVICE=cuda` runs the checks of rules and steps on another device.
 """
 
-from fedseca.testing.aggregators import aggregator_checks, check_aggregator, outlier_errors
+from fedseca.testing.aggregators import aggregator_checks, check_aggregator, errors_over_rounds, outlier_errors
 from fedseca.testing.attacks import attack_checks, check_attack, damage_to_the_mean
 from fedseca.testing.check import Check
+from fedseca.testing.steps import chain_checks, check_step, step_checks
 
 __all__ = [
     "Check",
     "aggregator_checks",
     "attack_checks",
+    "chain_checks",
     "check_aggregator",
     "check_attack",
+    "check_step",
     "damage_to_the_mean",
+    "errors_over_rounds",
     "outlier_errors",
+    "step_checks",
 ]

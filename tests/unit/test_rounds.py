@@ -1,0 +1,259 @@
+"""The one keeper of rounds: every client has its verdict, and nothing that one sent ends a round."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+import fedseca
+from fedseca.aggregators.fedavg import FedAvg
+from fedseca.errors import InputError, MissingDependency, StateError
+from fedseca.rounds import NoAnswer, Played, Unreadable, play_round
+from fedseca.verdict import KINDS, MEANINGS, USED, Verdict
+
+Model = dict[str, torch.Tensor]
+BEFORE: Model = {"w": torch.zeros(40, 5), "b": torch.ones(5)}
+COMMON = {name: torch.randn(value.shape, generator=torch.Generator().manual_seed(1)) for name, value in BEFORE.items()}
+
+
+def model(seed: int, factor: float = 1.0) -> Model:
+    """What a client has after training: all want about the same."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: value - factor * (COMMON[name] + 0.3 * torch.randn(value.shape, generator=generator))
+        for name, value in BEFORE.items()
+    }
+
+
+def broken(seed: int) -> Model:
+    made = model(seed)
+    made["w"][3, 2] = torch.nan
+    return made
+
+
+def answers() -> dict[str, Any]:
+    """Seven that are fine, and one of each other kind."""
+    fine = {f"site-{k}": model(k) for k in range(7)}
+    return fine | {
+        "absent": NoAnswer("no answer within 10 s"),
+        "silent": NoAnswer(),
+        "garbled": Unreadable("not a readable message"),
+        "nan": broken(8),
+        "twenty": model(9, -20.0),
+        "strange": {"w": torch.zeros(3)},
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def state_of(server: fedseca.Server) -> tuple[Any, dict[str, torch.Tensor]]:
+    saved = server.state_dict()
+    tensors = saved.pop("state")
+    return saved, tensors
+
+
+def test_one_verdict_for_each_client_of_the_right_kind_with_a_reason():
+    server = fedseca.Server("fedseca")
+    given = answers()
+    played = play_round(server, given, BEFORE)
+    assert list(played.verdicts) == list(given)  # in their order
+    kinds = {client: verdict.kind for client, verdict in played.verdicts.items()}
+    assert kinds == dict.fromkeys((f"site-{k}" for k in range(7)), "used") | {
+        "absent": "no answer",
+        "silent": "no answer",
+        "garbled": "left out",
+        "nan": "left out",
+        "twenty": "suspect",
+        "strange": "left out",
+    }
+    reasons = {client: verdict.reason for client, verdict in played.verdicts.items() if verdict.reason is not None}
+    assert reasons.keys() == {"absent", "silent", "garbled", "nan", "twenty", "strange"}
+    assert reasons["absent"] == "no answer within 10 s" and reasons["silent"] == "none came"
+    assert reasons["garbled"] == "not a readable message"
+    assert reasons["nan"] == "1 NaN, first at w[3, 2]"
+    assert "where the median is" in reasons["twenty"]
+    assert reasons["strange"] == "missing key 'b'"
+    assert played.void is None and not played.idle and server.round == 1
+    assert played.of_kind("no answer") == ["absent", "silent"] and played.of_kind("used", "suspect")[-1] == "twenty"
+
+
+def test_the_model_is_that_of_the_clients_that_could_be_used():
+    usable = {client: answer for client, answer in answers().items() if client.startswith("site") or client == "twenty"}
+    server, twin = fedseca.Server("fedseca"), fedseca.Server("fedseca")
+    played = play_round(server, answers(), BEFORE)
+    expected = twin.aggregate(list(usable.values()), list(usable), before=BEFORE)
+    assert same(played.model, expected.model) and played.round is not None
+    assert played.round.client_ids == tuple(usable)
+    assert state_of(server)[0] == state_of(twin)[0] and same(state_of(server)[1], state_of(twin)[1])
+
+
+def test_records_are_flat_and_have_the_numbers_of_those_that_were_admitted():
+    played = play_round(fedseca.Server("fedseca"), answers(), BEFORE)
+    records = {record["client"]: record for record in played.records()}
+    assert list(records) == list(answers())
+    numbers = {"norm", "weight", "rho", "clip_factor", "adopted"}
+    for client, record in records.items():
+        verdict = played.verdicts[client]
+        assert record["verdict"] == verdict.kind and record.get("reason") == verdict.reason
+        own = {"client", "verdict"} | ({"reason"} if verdict.reason else set())
+        assert record.keys() == own | (numbers if verdict.admitted else set())
+    assert records["twenty"]["weight"] == 0 and records["twenty"]["norm"] > 10 * records["site-0"]["norm"]
+
+
+def test_an_id_that_cannot_be_shown_is_its_own_all_the_same():
+    """The server names a client so that a terminal obeys nothing in it; a round is kept by the ids that came in."""
+    wild = "si\x1b[2Jte"
+    played = play_round(fedseca.Server("fedavg"), {"a": model(0), "b": model(1), wild: model(2)}, BEFORE)
+    assert played.verdicts[wild].kind == "used"
+    assert {record["client"]: "norm" in record for record in played.records()}[wild]
+    played = play_round(fedseca.Server("fedavg"), {"a": model(0), "b": model(1), wild: broken(2)}, BEFORE)
+    assert played.verdicts[wild] == Verdict("left out", "1 NaN, first at w[3, 2]")
+
+
+# --- rounds that come to nothing ---------------------------------------------------------------------------------
+
+
+def remembering(rule: Any = "fedseca", **settings: Any) -> fedseca.Server:
+    """A server that has something to lose."""
+    server = fedseca.Server(rule, **settings)
+    server.aggregate([model(k) for k in range(5)], before=BEFORE)
+    return server
+
+
+def is_void(played: Played, server: fedseca.Server, before: tuple[Any, dict[str, torch.Tensor]]) -> bool:
+    now = state_of(server)
+    assert played.model is BEFORE and played.round is None and not played.idle
+    assert played.records()[-1] == {"client": None, "void": played.void}
+    return bool(played.void) and "\n" not in str(played.void) and now[0] == before[0] and same(now[1], before[1])
+
+
+def test_too_few_answers_for_the_rule():
+    server = remembering("krum", num_byzantine=2)
+    before = state_of(server)
+    given = {"a": model(0), "b": broken(1), "c": NoAnswer(), "d": Unreadable("torn"), "e": model(2)}
+    played = play_round(server, given, BEFORE)
+    assert is_void(played, server, before)
+    assert played.void == "at least 5 answers are needed, 2 of 5 that were asked can be used"
+    assert played.verdicts == {
+        "a": Verdict("round void"),
+        "b": Verdict("left out", "1 NaN, first at w[3, 2]"),
+        "c": Verdict("no answer", "none came"),
+        "d": Verdict("left out", "torn"),
+        "e": Verdict("round void"),
+    }
+    assert play_round(server, {str(k): model(k) for k in range(5)}, BEFORE).void is None and server.round == 2
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "fedseca", "nnm+cwmed"])
+def test_too_few_answers_for_the_one_who_asks(rule):
+    server = remembering(rule)
+    before = state_of(server)
+    given = {"a": model(0), "b": model(1), "c": NoAnswer()}
+    assert is_void(played := play_round(server, given, BEFORE, min_clients=3), server, before)
+    assert played.void == "at least 3 answers are needed, 2 of 3 that were asked can be used"
+    assert play_round(server, given, BEFORE, min_clients=2).void is None
+
+
+@pytest.mark.parametrize("given", [{}, {"a": NoAnswer(), "b": Unreadable("torn")}])
+def test_no_answers_at_all(given):
+    server = remembering()
+    before = state_of(server)
+    assert is_void(played := play_round(server, given, BEFORE), server, before)
+    assert (
+        f"0 of {len(given)} that were asked can be used" in str(played.void) and played.verdicts.keys() == given.keys()
+    )
+
+
+class _Explodes(FedAvg):
+    def aggregate(self, updates, state, rng):
+        answer = super().aggregate(updates, state, rng)
+        return replace(answer, update=answer.update * torch.inf, state={"seen": torch.ones(1)})
+
+
+def test_a_result_that_is_not_finite():
+    server = remembering()
+    server.rule = _Explodes()
+    before = state_of(server)
+    for rule_may_fail in (True, False):
+        given = {"a": model(0), "b": NoAnswer()}
+        assert is_void(played := play_round(server, given, BEFORE, rule_may_fail=rule_may_fail), server, before)
+        assert str(played.void).startswith("the aggregate is not finite")
+        assert played.verdicts == {"a": Verdict("round void"), "b": Verdict("no answer", "none came")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fails(FedAvg):
+    def aggregate(self, updates, state, rng):
+        raise ZeroDivisionError("of what a client sent\n\x1b[2J" + 1000 * "x")
+
+
+def test_a_rule_that_fails_makes_the_round_void_where_it_may(caplog):
+    server = remembering()
+    server.rule = _Fails()
+    before = state_of(server)
+    assert is_void(played := play_round(server, {"a": model(0), "b": broken(1)}, BEFORE), server, before)
+    assert str(played.void).startswith("fedavg failed: ZeroDivisionError('of what a client sent")
+    assert "\x1b" not in str(played.void) and len(str(played.void)) < 250
+    assert played.verdicts["a"] == Verdict("round void")
+    (logged,) = caplog.records
+    assert logged.levelname == "WARNING" and logged.exc_info is not None  # whoever looks for it finds where
+
+
+def test_a_rule_that_fails_is_an_error_where_it_must_not():
+    server = remembering()
+    server.rule = _Fails()
+    before = state_of(server)
+    with pytest.raises(ZeroDivisionError, match="of what a client sent"):
+        play_round(server, {"a": model(0)}, BEFORE, rule_may_fail=False)
+    now = state_of(server)
+    assert now[0] == before[0] and same(now[1], before[1])
+
+
+@pytest.mark.parametrize("problem", [InputError("mine"), StateError("mine"), MissingDependency("mine")])
+def test_what_is_wrong_on_the_servers_own_side_is_an_error_always(problem):
+    class Wrong(FedAvg):
+        def aggregate(self, updates, state, rng):
+            raise problem
+
+    for rule_may_fail in (True, False):
+        with pytest.raises(type(problem), match="mine"):
+            play_round(fedseca.Server(Wrong()), {"a": model(0)}, BEFORE, rule_may_fail=rule_may_fail)
+
+
+def test_an_interruption_is_not_taken_for_a_failure_of_the_rule():
+    class Interrupted(FedAvg):
+        def aggregate(self, updates, state, rng):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play_round(fedseca.Server(Interrupted()), {"a": model(0)}, BEFORE)
+
+
+def test_weights_are_those_of_the_clients_that_answered():
+    given = {"a": model(0), "absent": NoAnswer(), "b": model(1), "lies": model(2)}
+    weights = {"a": 1, "absent": 7, "b": 3, "lies": "many"}
+    played = play_round(fedseca.Server("fedavg"), given, BEFORE, weights=weights)
+    assert played.round is not None and played.round.diagnostics["weight"].tolist() == [0.25, 0.75]
+    assert played.verdicts["lies"] == Verdict("left out", "weight 'many', expected a finite number above 0")
+
+
+def test_a_round_in_which_nobody_has_weight_is_idle():
+    """Three that agree with nobody: FedSECA takes nothing from any of them."""
+    rows = torch.eye(3).repeat(1, 4) - 0.6
+    given = dict(zip("abc", rows, strict=True))
+    played = play_round(fedseca.Server("fedseca"), given, torch.zeros(12))
+    assert played.idle and played.void is None and played.of_kind("used") == ["a", "b", "c"]
+    assert not play_round(fedseca.Server("fedavg"), given, torch.zeros(12)).idle
+
+
+# --- verdicts ----------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_verdict_has_a_meaning():
+    assert set(KINDS) == MEANINGS.keys() == {"used", "suspect", "left out", "no answer", "round void"}
+    assert [kind for kind in KINDS if Verdict(kind).admitted] == ["used", "suspect", "round void"]
+    assert USED.record() == {"verdict": "used"}
+    assert Verdict("left out", "1 NaN").record() == {"verdict": "left out", "reason": "1 NaN"}
