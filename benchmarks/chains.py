@@ -55,6 +55,7 @@ def main() -> None:
     copied = matrix.clone()
     copied[: given.clients // 4] = copied[0]
     copies = Updates.collect(copied)
+    copies = replace(copies, norms=ops.norms(copies))
     rng = torch.Generator()
 
     def ask(rule: str, of: Updates) -> Callable[[], object]:
@@ -83,6 +84,9 @@ def main() -> None:
         "seconds": {name: round(each, 4) for name, each in seconds.items()},
         "nnm+cwmed / its pieces": round(seconds["nnm+cwmed"] / pieces, 3),
         "one_voice+fedseca / fedseca": round(seconds["one_voice+fedseca"] / seconds["fedseca"], 3),
+        "one_voice+fedseca / fedseca, a quarter copies": round(
+            seconds["one_voice+fedseca, a quarter copies"] / seconds["fedseca"], 3
+        ),
         "extra MB": memory,
         "updates MB": round(4 * given.clients * given.dim / 1e6),
     }

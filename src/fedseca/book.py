@@ -12,7 +12,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedseca.audit import AUDIT_FILE, Audit
-from fedseca.checkpoint import CHECKPOINT, read_checkpoint
+from fedseca.checkpoint import CHECKPOINT, read_checkpoint, whole_number
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.files import take_lock
 from fedseca.reading import as_tensor
@@ -65,9 +65,13 @@ class Book:
             for name, value in self._settings.items():
                 if found.manifest["settings"][name] != value:
                     raise StateError(f"{path}: is of another {name}")
-            done, head = int(found.manifest["round"]), found.manifest["audit"]
-        except (StateError, KeyError, TypeError, ValueError) as problem:
+            done, head = whole_number(found.manifest["round"]), found.manifest["audit"]
+            if self.server.round > done or model.keys() != found.parts["model"].keys():
+                raise ValueError("its parts are not of the same round or model")
+        except StateError as problem:
             raise StateError(f"{problem}; or give another checkpoint_dir") from None
+        except (KeyError, TypeError, ValueError) as problem:
+            raise StateError(f"{path}: cannot be resumed ({problem!r}); give another checkpoint_dir") from None
         if self._audit is not None and head is not None:
             self._audit.cut_back(head, done + 1, done + 1)
         return done, model

@@ -55,10 +55,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         content = path.read_bytes()
         header = _header(content)
         if "digest" not in header and "contents" in json.loads(header.get("manifest", "{}")):
-            raise StateError(
-                f"{path}: was written by an earlier version of fedseca; go on with that version, or begin anew "
-                "in another folder"
-            )
+            raise StateError(f"{path}: was written by an earlier version of fedseca; go on with that version")
         _check_digest(content, header["digest"])
         manifest = json.loads(header["manifest"])
         if manifest["format"] != FORMAT:
@@ -72,9 +69,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise StateError(f"{path}: there is no such file") from None
     except StateError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
+    except LookupError:
+        raise StateError(f"{path}: cannot be read (it is not a checkpoint, or it is damaged)") from None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, SafetensorError) as problem:
         raise StateError(f"{path}: cannot be read ({' '.join(str(problem).split())})") from None
     return Checkpoint(path, manifest, parts)
+
+
+def whole_number(value: Any) -> int:
+    """A number of rounds in a manifest; anything else is a ValueError."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"a number of rounds must be a whole number; found {value!r}")
+    return value
 
 
 def _header(content: bytes) -> dict[str, str]:

@@ -232,7 +232,7 @@ def _plain_type(hint: Any) -> tuple[type, bool]:
 
 
 def unknown(kind: str, found: object, known: Iterable[str]) -> str:
-    """The message for a name nobody knows: the nearest known one, then all of them."""
+    """The message for an unknown name: the nearest known one, then all of them."""
     names = list(known)
     near = difflib.get_close_matches(str(found), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."

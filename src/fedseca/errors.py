@@ -80,10 +80,10 @@ class NotEnoughClients(FedsecaError):
         fewest = f"{required} client{'s' * (required != 1)}"
         left_out = "; ".join(str(r) for r in self.rejected)
         found = f"{rule} needs at least {fewest}, {admitted} of {admitted + len(self.rejected)} were admitted"
-        super().__init__((why or found) + (f"; rejected: {left_out}" if left_out else ""))
+        super().__init__((why or found) + (f"; left out: {left_out}" if left_out else ""))
         self._why = why
 
     def shortage(self, asked: int) -> str:
         """The same without the others' reasons, of a round in which so many clients were asked."""
-        usable = f"{self.admitted} of {asked} that were asked can be used"
-        return self._why or f"at least {self.required} answers are needed, {usable}"
+        needed = f"{self.required} answer{'s' * (self.required != 1)}"
+        return self._why or f"at least {needed} needed, {self.admitted} usable of {asked} asked"

@@ -7,6 +7,7 @@ hyperparameter of a part has a path: `sparsity` of a rule, `nnm.num_byzantine` o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -19,9 +20,13 @@ T = TypeVar("T", bound=Declared)
 class Registry(Mapping[str, type[T]], Generic[T]):
     """Names and the classes behind them. Being registered means being listed and being tested."""
 
-    def __init__(self, kind: str, base: type[Any] = Declared) -> None:
+    def __init__(self, kind: str, base: type[Any] = Declared, *, apart_from: Registry[Any] | None = None) -> None:
+        """`apart_from`: what stands in the same names, so that no name may mean both."""
         self.kind, self.base = kind, base
         self._classes: dict[str, type[T]] = {}
+        self._others: list[Registry[Any]] = [] if apart_from is None else [apart_from]
+        if apart_from is not None:
+            apart_from._others.append(self)
         if base is not Declared:
             _REGISTRIES.append(self)
 
@@ -29,9 +34,13 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         """Class decorator: make the class known under `name`."""
 
         def add(cls: type[T]) -> type[T]:
-            known = self._classes.get(name)
-            if known is not None:
-                raise ValueError(f"{self.kind} {name!r} is registered already, by {known.__module__}.{known.__name__}")
+            if not re.fullmatch(r"[\w-]+", name):
+                raise ValueError(f"{self.kind}: a name has letters, digits, _ and -; found {name!r}")
+            for registry in (self, *self._others):
+                known = registry._classes.get(name)
+                if known is not None:
+                    by = f"{known.__module__}.{known.__name__}"
+                    raise ValueError(f"{registry.kind} {name!r} is registered already, by {by}")
             cls.name = name
             self._classes[name] = cls
             return cls
@@ -56,6 +65,10 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         for given in values:
             cls.declared(given)
         return cls(**values)
+
+    def parts(self, name: str) -> list[type[Any]]:
+        """The classes that a name stands for: one, unless it is a chain."""
+        return [self[name]]
 
     def hyperparameters(self, name: str) -> dict[str, Hyperparameter]:
         """What can be set of what the name stands for, by path."""
@@ -174,12 +187,37 @@ class Grammar:
             return found[0]
         if found:
             raise ParameterError(f"{path!r} is a hyperparameter of more than one part; say which: {', '.join(found)}")
-        part = full.partition(".")[0]
-        if dot and part in self.parts:  # the message of the part itself is the clearest
-            for name in self.names(part, chosen.get(part) or [None]):
-                self.parts[part].declared(name, rest)
+        names = {part: self.names(part, chosen.get(part) or [None]) for part in self.parts}
         shorts = dict.fromkeys([*self.owner.hyperparameters(), *(each.partition(".")[2] for each in known)])
-        raise ParameterError(unknown(f"hyperparameter of {self.owner.name}", path, shorts))
+        parts = ", ".join(dict.fromkeys(name for each in names.values() for name in each))
+        inside = self._inside(path, full, names) if dot else None
+        if inside is None:
+            raise ParameterError(f"{unknown(f'hyperparameter of {self.owner.name}', path, shorts)}; its parts: {parts}")
+        return inside
+
+    def _inside(self, path: str, full: str, names: Mapping[str, Sequence[str]]) -> str | None:
+        """The whole path of `part.name`, whose part is chosen; that it has no such name is the part's own error."""
+        first, _, rest = path.partition(".")
+        for field, registry in self.parts.items():
+            for chosen in names[field]:
+                parts = [each.name for each in registry.parts(chosen)]
+                if full.partition(".")[0] == field or first in parts:
+                    inner = path if first in parts and parts != [first] else rest
+                    registry.declared(chosen, inner)
+                    return f"{field}.{inner}"
+        return None
+
+    def shown(self, described: Declared, path: str) -> str:
+        """What it has under a path, for people; a bare hyperparameter of a chain is that of each part that has it."""
+        values = flat(described)
+        if path in values:
+            return str(values[path])
+        field, _, name = path.partition(".")
+        inside = [(each.split(".")[1:], value) for each, value in values.items() if each.startswith(f"{field}.")]
+        found = {where[0]: value for where, value in inside if where[1:] == [name]}
+        if len(set(map(repr, found.values()))) == 1:
+            return str(next(iter(found.values())))
+        return ", ".join(f"{part} {value}" for part, value in found.items()) or "–"
 
     def put(self, values: dict[str, Any], path: str, value: Any, *, lenient: bool = False) -> None:
         """Set a field, or a hyperparameter of the part that is chosen by then; text is read as what is set says.

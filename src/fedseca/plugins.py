@@ -1,4 +1,4 @@
-"""Rules and attacks from files outside the package."""
+"""Rules, steps, attacks, data sets and models from files outside the package."""
 
 from __future__ import annotations
 

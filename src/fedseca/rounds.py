@@ -79,6 +79,8 @@ def play_round(
     round is void: it keeps that model, and the server remembers nothing of it. An exception of the rule makes it void
     too, unless the rule must not fail: in a simulation that is a mistake of the rule, which should be seen.
     """
+    if len({printable(i) for i in answers if isinstance(i, str)}) < len(answers):
+        raise InputError(f"client ids must be texts that look different when printed; found {list(answers)!r:.200}")
     models = {i: answer for i, answer in answers.items() if not isinstance(answer, NoAnswer | Unreadable)}
     given = None if weights is None else [weights[i] for i in models]
     out, void, left_out = None, None, {}

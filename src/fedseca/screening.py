@@ -26,7 +26,7 @@ LARGEST_NORM = 1e150
 
 @dataclass(frozen=True)
 class Screening:
-    """The admitted clients' updates, their norms, and who was rejected."""
+    """The admitted clients' updates, their norms, and who was left out."""
 
     updates: Updates
     norms: Tensor
@@ -68,17 +68,9 @@ def screen(
     layout = layout or Layout((), buffers)
     candidates = Updates.build(states, [ids[i] for i in fitting], layout, before=reference, weights=chosen)
     norms, largest = ops.extent(candidates)
-    admitted: list[int] = []
-    for position, index in enumerate(fitting):
-        reason = _numbers(candidates, position, float(norms[position]), float(largest[position]))
-        reason = reason or _beside(states[position], layout)
-        # Only an update that is admitted takes the id: garbage sent in a client's name must not displace it.
-        if reason is None and ids[index] in [ids[fitting[p]] for p in admitted]:
-            reason = "duplicate id, the first is kept"
-        if reason is None:
-            admitted.append(position)
-        else:
-            reasons[index] = reason
+    refused = _refused(candidates, norms.tolist(), largest.tolist())
+    reasons |= {fitting[position]: reason for position, reason in refused.items()}
+    admitted = [position for position in range(len(fitting)) if position not in refused]
     return Screening(
         updates=replace(candidates, norms=norms).select(admitted),
         norms=norms[admitted],
@@ -86,6 +78,22 @@ def screen(
         is_numpy=sum(clients[fitting[p]].is_numpy for p in admitted) * 2 > len(admitted),
         before=reference,
     )
+
+
+def _refused(candidates: Updates, norms: Sequence[float], largest: Sequence[float]) -> dict[int, str]:
+    """Whose numbers cannot be used, and why, by place; and who answers again."""
+    reasons: dict[int, str] = {}
+    taken: set[str] = set()
+    for position, (client_id, state) in enumerate(zip(candidates.client_ids, candidates.states, strict=True)):
+        reason = _numbers(candidates, position, norms[position], largest[position])
+        reason = reason or _beside(state, candidates.layout)
+        if reason is None and client_id in taken:
+            reason = "duplicate id, the first is kept"
+        if reason is None:  # only an update that is admitted takes the id: garbage in a client's name displaces nobody
+            taken.add(client_id)
+        else:
+            reasons[position] = reason
+    return reasons
 
 
 def _expected_layout(

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedseca.aggregators import Aggregation, Aggregator, State, make_aggregator, make_alone
-from fedseca.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, write_checkpoint
+from fedseca.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, whole_number, write_checkpoint
 from fedseca.declare import Diagnostic, diagnostic
 from fedseca.errors import InputError, NotEnoughClients, NotEnoughRows, NotFinite, Rejection, StateError
-from fedseca.layout import BufferPolicy, Layout
+from fedseca.layout import BufferPolicy, Layout, Malformed
 from fedseca.screening import Screening, screen
 from fedseca.suspicion import suspicion
 from fedseca.verdict import OWN_FIELDS, USED, Verdict
@@ -62,12 +62,17 @@ class Round:
         return tuple(self.suspicions)
 
     @property
-    def verdicts(self) -> list[tuple[str, Verdict]]:
-        """(client, what became of it): the admitted ones in their order, then those that were left out."""
+    def answers(self) -> list[tuple[str, Verdict]]:
+        """(client, what became of its answer): the admitted ones in their order, then those that were left out."""
         admitted = [
             (i, Verdict("suspect", self.suspicions[i]) if i in self.suspicions else USED) for i in self.client_ids
         ]
         return admitted + [(r.client_id, Verdict("left out", r.reason)) for r in self.rejected]
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """What became of each client; of one that answered twice, of the answer that was admitted, or else the last."""
+        return dict(reversed(self.answers))
 
     def numbers(self) -> dict[str, dict[str, float | None]]:
         """The diagnostics of each admitted client, ready for JSON: what is not finite is None."""
@@ -80,7 +85,7 @@ class Round:
     def records(self) -> list[dict[str, Any]]:
         """One flat record for each client, those left out included: `client`, `verdict`, `reason`, its numbers."""
         numbers = self.numbers()
-        return [record_of(i, verdict, numbers[i] if verdict.admitted else {}) for i, verdict in self.verdicts]
+        return [record_of(i, verdict, numbers[i] if verdict.admitted else {}) for i, verdict in self.answers]
 
 
 def record_of(client_id: str, verdict: Verdict, numbers: Mapping[str, float | None]) -> dict[str, Any]:
@@ -214,8 +219,9 @@ class Server:
             for name, value in arrays.items():
                 if value.is_floating_point() and value.numel() and not torch.stack(value.aminmax()).isfinite().all():
                     where = f" in {name}" if name else ""
-                    raise NotFinite(f"the aggregate is not finite{where}: the round is void", screening.rejected)
-        said = {NORM.name: screening.norms, **answer.diagnostics}
+                    raise NotFinite(f"the aggregate is not finite{where}", screening.rejected)
+        said = {NORM.name: screening.norms, **answer.diagnostics, NORM.name: screening.norms}
+        weight = said["weight"] if answer.row_weight is None else answer.row_weight
         judged = self.rule.low_weight_is_distrust and updates.weights is None
         return Round(
             update=_outward(update, layout, screening.is_numpy),
@@ -224,7 +230,7 @@ class Server:
             diagnostics=said,
             rejected=screening.rejected,
             suspicions=suspicion(
-                updates.client_ids, said["norm"].tolist(), said["weight"].tolist() if judged else None, answer.suspects
+                updates.client_ids, screening.norms.tolist(), weight.tolist() if judged else None, answer.suspects
             ),
         )
 
@@ -255,8 +261,8 @@ class Server:
             described = saved["layout"]
             layout = None if described is None else Layout.from_description(described, self.buffers)
             self._check_state(state, layout)
-            self.round, self._layout, self._state = int(saved["round"]), layout, state
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            self.round, self._layout, self._state = whole_number(saved["round"]), layout, state
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, Malformed) as problem:
             raise StateError(f"the saved state is broken: {problem!r}") from None
 
     def _check_state(self, state: State, layout: Layout | None) -> None:

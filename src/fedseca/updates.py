@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -84,8 +85,13 @@ class MixedRow:
     in_memory = False
 
     def read(self, start: int, stop: int) -> Tensor:
-        pieces = [row.read(start, stop) for row in self.sources]
-        return combine_rows(pieces, Recipe.of([(range(len(pieces)), self.weights)]))[0]
+        recipe = Recipe.of([(range(len(self.sources)), self.weights)])
+        step = max(1, BLOCK_ELEMENTS // len(self.sources))  # a whole row must not read all its sources at once
+        mixed = [
+            combine_rows([row.read(at, min(at + step, stop)) for row in self.sources], recipe)[0]
+            for at in range(start, max(stop, start + 1), step)
+        ]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ class Updates:
     weights: Tensor | None = None
     """What the caller asked to weigh the clients with; None: all the same."""
     norms: Tensor | None = None
-    """The lengths of the rows, where they have been measured already."""
+    """The lengths of the rows, if some have been measured already; NaN of those that have not (`ops.norms`)."""
     agreement: Tensor | None = None
     """The sign agreement of each pair of rows (`ops.sign_agreement`), where it has been counted already."""
     states: tuple[Arrays, ...] = ()
@@ -363,10 +369,11 @@ class Updates:
         if all(row is mine for row, mine in zip(rows, self.rows, strict=False)) and len(rows) == len(self):
             return replace(self, client_ids=tuple(ids))  # nothing was mixed: what is known of the rows still holds
         mixed = self.with_rows(rows, ids)
-        if self.norms is None or not all(alone):
+        if self.norms is None or not any(alone):
             return mixed
         lengths = [
-            abs(shares[0]) * float(self.norms[of_mix[0]]) for of_mix, shares in zip(members, weights, strict=True)
+            abs(shares[0]) * float(self.norms[of_mix[0]]) if single else math.nan
+            for of_mix, shares, single in zip(members, weights, alone, strict=True)
         ]
         return replace(mixed, norms=torch.tensor(lengths, dtype=torch.float64))
 

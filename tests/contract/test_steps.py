@@ -160,3 +160,54 @@ def test_the_suite_sees_a_bound_that_is_none():
     assert whole.tolerates(11) == 1 and len(checks) == 1
     with pytest.raises(AssertionError, match="outliers of size 1e6 move it"):
         checks[0]()
+
+
+def test_what_two_parts_say_under_the_same_name_is_told_apart():
+    rows = torch.ones(5, 8) * torch.tensor([1.0, 2.0, 3.0, 4.0, 50.0])[:, None]
+    said = fedseca.Server("arc+clipping+fedavg", factor=0.5).aggregate(rows).diagnostics
+    assert said["arc.scale"].tolist() == pytest.approx([1, 1, 1, 1, 0.08])
+    assert said["clipping.scale"].tolist() == pytest.approx([1, 0.75, 0.5, 0.375, 0.375])
+    assert "scale" not in said and "scale" in fedseca.Server("arc+fedavg").aggregate(rows).diagnostics
+    both = fedseca.Server("bucketing+cc_randbucket").aggregate(rows).diagnostics
+    assert {"bucket", "bucketing.bucket"} <= set(both)
+
+
+def test_a_step_that_clients_can_shrink_promises_nothing_to_a_rule_that_needs_many_rows():
+    """One client that is like all others joins them into one row, and krum needs four."""
+    assert make_aggregator("clipping+one_voice+krum").tolerates(10) == 0
+    assert make_aggregator("clipping+one_voice+cwmed").tolerates(10) == 4
+
+
+def test_rows_beyond_float32_are_not_normalised_to_inf():
+    rows = torch.full((9, 4), 3.4e38) * torch.tensor([1.0, -1.0])[torch.arange(9) % 2, None]
+    rows[8] = torch.arange(1.0, 5.0)
+    for rule in ("cwmed", "copod_dos", "huber"):
+        assert fedseca.aggregate(rows, rule=f"normalising+{rule}").isfinite().all(), rule
+
+
+def test_a_chain_is_made_of_the_right_parts_and_remade_with_known_names():
+    cwmed = make_aggregator("cwmed")
+    chain = make_aggregator("nnm+cwmed")
+    wrong: list[dict[str, Any]] = [
+        {"before": (Clipping(), Clipping()), "rule": cwmed},
+        {"before": (Momentum(),), "rule": cwmed},
+        {"rule": chain},
+        {"rule": Clipping()},
+        {"rule": cwmed, "after": (Clipping(),)},
+    ]
+    for parts in wrong:
+        with pytest.raises(fedseca.FedsecaError, match="chain"):
+            Chain(**parts)
+    assert chain.remade(**{"nnm.num_byzantine": 3}).values() == {"nnm.num_byzantine": 3}
+    for unknown in ("num_byzantine", "bogus.x", "cwmed.x"):
+        with pytest.raises(fedseca.FedsecaError, match=f"unknown hyperparameter of nnm.cwmed '{unknown}'"):
+            chain.remade(**{unknown: 3})
+    assert chain.declared("nnm.num_byzantine").default == 1
+
+
+def test_a_name_means_one_part():
+    for name in ("a+b", "a.b", "", "a b"):
+        with pytest.raises(ValueError, match="a name has letters, digits, _ and -"):
+            fedseca.register(name)(dataclasses.make_dataclass("Mine", [], bases=(Clipping,), frozen=True))
+    with pytest.raises(ValueError, match="rule 'cwmed' is registered already"):
+        fedseca.register("cwmed")(dataclasses.make_dataclass("Mine", [], bases=(Clipping,), frozen=True))

@@ -122,7 +122,7 @@ def test_show_as_data(audit):
     assert [client["client"] for client in report["clients"]] == ["12", "11", "13"]
     assert report["clients"][0] == {
         "client": "12",
-        "verdict": "suspicious",
+        "standing": "suspicious",
         "suspicious": True,
         "since": {"run": 7, "round": 2, "time": "2026-11-16T09:02:00+00:00"},
         "asked": 6,
@@ -283,8 +283,8 @@ def test_an_audit_of_the_version_before(tmp_path):
     report = json.loads(run("audit", "show", tmp_path, "--json").stdout)
     (client,) = report["clients"]
     assert report["kept_model"] == 1
-    assert {name: client[name] for name in ("client", "asked", "no_answer", "left_out", "suspect", "verdict")} == {
-        "client": "14", "asked": 10, "no_answer": 3, "left_out": 3, "suspect": 2, "verdict": "suspicious",
+    assert {name: client[name] for name in ("client", "asked", "no_answer", "left_out", "suspect", "standing")} == {
+        "client": "14", "asked": 10, "no_answer": 3, "left_out": 3, "suspect": 2, "standing": "suspicious",
     }  # fmt: skip
     assert run("audit", "show", tmp_path, "-o", tmp_path / "page.html").returncode == 0
     (course,) = page_data(tmp_path / "page.html")["map"]
@@ -327,4 +327,23 @@ def test_a_run_of_the_version_before_is_shown_and_says_why_it_is_not_verified(tm
         ["0", 2, 0, 0, 0, None],
         ["2", 1, 1, 0, 0, None],
     ]
-    assert "3 clients over 2 rounds: none suspicious, 1 doubtful" in run("audit", "show", tmp_path).stdout
+    shown = run("audit", "show", tmp_path).stdout
+    assert "3 clients over 2 rounds: none suspicious, 1 doubtful" in shown
+    assert "not verified: an earlier version wrote it, without hashes" in shown
+    (tmp_path / "clients.jsonl").write_text("".join(json.dumps(each | {"weight": "x"}) + "\n" for each in clients))
+    done = run("audit", "show", tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "weight must be a number or null" in done.stderr
+
+
+def test_the_config_of_a_run_does_not_decide_whether_its_audit_is_checked(run_folder, tmp_path):
+    """It stands outside of the chain."""
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"format": 1}))
+    content = (copy / "clients.jsonl").read_bytes()
+    (copy / "clients.jsonl").write_bytes(content.replace(b'"byzantine":false', b'"byzantine":true ', 1))
+    done = run("audit", "show", copy)
+    assert done.returncode == 2 and "was changed after it was written" in done.stderr
+    (copy / "clients.jsonl").write_bytes(content)
+    (copy / "config.json").write_text("{")
+    assert run("audit", "verify", copy).returncode == 0

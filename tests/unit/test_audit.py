@@ -494,12 +494,13 @@ def test_what_each_client_did_in_each_round():
 
 
 @pytest.mark.parametrize(
-    ("course", "verdict"),
+    ("course", "standing"),
     [("uuu", "fine"), ("sss", "suspicious"), ("us", "doubtful"), ("su", "fine"), ("---", "never answered")],
 )
-def test_the_verdict_in_a_word(course, verdict):
+def test_the_standing_in_a_word(course, standing):
     findings = findings_of(*(KINDS[letter](number) for number, letter in enumerate(course, 1)))
-    assert findings.clients[0].verdict == verdict and (", 1 doubtful" in findings.summary()) == (verdict == "doubtful")
+    assert findings.clients[0].standing == standing
+    assert (", 1 doubtful" in findings.summary()) == (standing == "doubtful")
 
 
 def before_this(number, node="14", *, run=123, **more):
@@ -536,7 +537,7 @@ def test_a_line_of_the_version_before_has_a_verdict(path, verdict, fields):
 
 
 def test_a_void_round_of_the_version_before(path):
-    why = "at least 4 answers are needed, 1 of 6 that were asked can be used"
+    why = "at least 4 answers needed, 1 usable of 6 asked"
     written(path, [before_this(2, admitted=True), before_this(2, None, void=why)])
     assert read_audit(path) == [line(2, verdict="round void"), line(2, None, void=why)]
     findings = verify(path).findings

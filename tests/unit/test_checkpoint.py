@@ -155,7 +155,7 @@ def of_the_version_before(manifest: Any, tensors: dict[str, torch.Tensor]) -> by
 def test_a_checkpoint_of_the_version_before_is_refused_and_says_what_to_do(saved):
     saved.write_bytes(of_the_version_before(*opened(saved)))
     told = refused(saved.parent)
-    assert "was written by an earlier version of fedseca; go on with that version, or begin anew" in told
+    assert "was written by an earlier version of fedseca; go on with that version" in told
 
 
 def test_a_server_of_the_version_before_is_refused_and_says_what_to_do(tmp_path):
@@ -219,7 +219,7 @@ def test_a_server_goes_on_from_the_checkpoint_of_a_run(cut_off):
     assert fedseca.Server("fedseca").load(cut_off).round == 4
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, 5, 6, 99, -1])
+@pytest.mark.parametrize("number", [0, 1, 3, 5, 6, 99])
 def test_another_number_of_rounds_than_was_played_is_refused(folder, number):
     """The digest is right: a checkpoint of another time, or of another run."""
     path = folder / "checkpoint.safetensors"
@@ -258,7 +258,11 @@ def test_the_checkpoint_of_a_finished_run_is_not_that_of_one_that_was_cut_off(fo
     assert "its files and its checkpoint are not of the same rounds; overwrite it" in not_resumed(folder)
 
 
-@pytest.mark.parametrize("change", [{"round": None}, {"round": "four"}, {"audit": None}, {"audit": "f" * 64}])
+@pytest.mark.parametrize(
+    "change",
+    [{"round": bad} for bad in (None, "four", "4", 4.0, -1, 10**400, [4], True)]
+    + [{"audit": None}, {"audit": "f" * 64}],
+)
 def test_a_manifest_that_makes_no_sense_is_refused(folder, change):
     path = folder / "checkpoint.safetensors"
     manifest, tensors = opened(path)

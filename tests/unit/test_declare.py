@@ -11,6 +11,7 @@ import fedseca
 from fedseca.aggregators import make_alone
 from fedseca.declare import Declared, diagnostic, param
 from fedseca.errors import ParameterError, UnknownName
+from fedseca.federation.scenario import GRAMMAR as SCENARIO
 from fedseca.parts import Grammar, Registry, flat
 
 THINGS: Registry[Declared] = Registry("thing")
@@ -234,6 +235,27 @@ def test_other_words_for_a_field_are_understood_once():
         GRAMMAR.renamed({"thing": "sample", "item": "sample"})
     with pytest.raises(ParameterError, match=r"unknown hyperparameter of whole 'things'; did you mean 'thing'\?"):
         GRAMMAR.renamed({"things": "sample"})
+
+
+def test_a_hyperparameter_of_a_chosen_part_is_found_by_the_name_of_the_part():
+    def whole(path: str, rule: str) -> str:
+        return SCENARIO.locate(path, {"aggregator": [rule]})
+
+    assert whole("fedseca.sparsity", "fedseca") == "aggregator.sparsity"
+    assert whole("ipm.strength", "fedseca") == "attack.strength"
+    assert whole("nnm.num_byzantine", "nnm+cwmed") == "aggregator.nnm.num_byzantine"
+    with pytest.raises(ParameterError, match=r"unknown hyperparameter of nnm 'sparsity'\. Known: num_byzantine"):
+        whole("nnm.sparsity", "nnm+cwmed")
+    with pytest.raises(ParameterError, match=r"'sparsity'.*; its parts: nnm.cwmed, ipm, digits, dirichlet, cnn"):
+        whole("sparsity", "nnm+cwmed")
+
+
+def test_what_is_shown_of_a_bare_hyperparameter_of_a_chain():
+    both = fedseca.Scenario(aggregator={"name": "nnm+krum", "num_byzantine": 1})
+    assert SCENARIO.shown(both, "aggregator.num_byzantine") == "1" and SCENARIO.shown(both, "seed") == "0"
+    apart = fedseca.Scenario(aggregator={"name": "nnm+krum", "num_byzantine": 1, "nnm.num_byzantine": 0})
+    assert SCENARIO.shown(apart, "aggregator.num_byzantine") == "nnm 0, krum 1"
+    assert SCENARIO.shown(apart, "aggregator.sparsity") == "–"
 
 
 def test_registries_answer_by_path():

@@ -294,7 +294,7 @@ def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing(
 
 def test_a_rule_left_without_clients_voids_the_round():
     history = simulate(Scenario(**SMALL, aggregator="krum", attack="nonfinite"))
-    shortage = "at least 5 answers are needed, 3 of 5 that were asked can be used"
+    shortage = "at least 5 answers needed, 3 usable of 5 asked"
     assert all(record["void"] == shortage for record in history.rounds)
     assert len({record["f1"] for record in history.rounds}) == 1 and history.result()["void_rounds"] == 3
     of_clients = [line for line in history.audit if line["client"] is not None]

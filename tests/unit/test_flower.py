@@ -210,7 +210,7 @@ def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
     assert result.train_metrics_clientapp[2]["void"] == 1 and strategy.server.round == 0
     audit = audit_of(tmp_path)
     assert sorted(audit) == [1, 2]
-    assert audit[2][None]["void"] == "at least 4 answers are needed, 1 of 6 that were asked can be used"  # type: ignore[index]
+    assert audit[2][None]["void"] == "at least 4 answers needed, 1 usable of 6 asked"  # type: ignore[index]
     (node,) = [each for each in conduct(read_audit(tmp_path / "audit.jsonl")) if each.client == "12"]
     assert (node.asked, node.suspect, node.left_out, node.no_answer) == (2, 0, 0, 0)
     assert audit[2]["12"]["verdict"] == "round void"
@@ -419,7 +419,7 @@ def lines_of_the_version_before() -> list[dict[str, Any]]:
         },
     ]
     second: list[dict[str, Any]] = [{"node": str(node), "admitted": True} for node in (12, 13, 14, 15)]
-    void: dict[str, Any] = {"node": None, "void": "at least 5 answers are needed, 4 of 6 that were asked can be used"}
+    void: dict[str, Any] = {"node": None, "void": "at least 5 answers needed, 4 usable of 6 asked"}
     return [when | {"round": 1} | each for each in first] + [when | {"round": 2} | each for each in (*second, void)]
 
 

@@ -393,7 +393,7 @@ def test_many_clients_keep_fewer_matrices(tmp_path):
     write_run(tmp_path / "many", Scenario(clients=100, byzantine=20, rounds=30))
     (run,) = collect([tmp_path]).runs
     assert run["pairs"]["rounds"] == [*range(2, 31, 2)] and len(run["pairs"]["matrices"]) == 15
-    assert run["thinned"] == [["the concordances", 15, 30]]
+    assert run["thinned"] == [["the pairs of clients", 15, 30]]
     assert run["columns_rounds"] == [*range(1, 31)]
 
 
@@ -423,7 +423,7 @@ def test_what_does_not_fit_at_all_is_left_out(tmp_path, monkeypatch):
     (run,) = collect([tmp_path]).runs
     assert not run["columns_rounds"] and not any(course for each in run["columns"].values() for course in each)
     assert run["pairs"] == {"heading": "Who agrees with whom (sign concordance ω)", "rounds": [], "matrices": []}
-    assert run["thinned"] == [["the concordances", 0, 4], ["the courses of the clients", 0, 4]]
+    assert run["thinned"] == [["the pairs of clients", 0, 4], ["the courses of the clients", 0, 4]]
     assert run["means"]["rho"][0] is not None
 
 

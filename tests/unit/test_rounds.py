@@ -136,7 +136,7 @@ def test_too_few_answers_for_the_rule():
     given = {"a": model(0), "b": broken(1), "c": NoAnswer(), "d": Unreadable("torn"), "e": model(2)}
     played = play_round(server, given, BEFORE)
     assert is_void(played, server, before)
-    assert played.void == "at least 5 answers are needed, 2 of 5 that were asked can be used"
+    assert played.void == "at least 5 answers needed, 2 usable of 5 asked"
     assert played.verdicts == {
         "a": Verdict("round void"),
         "b": Verdict("left out", "1 NaN, first at w[3, 2]"),
@@ -153,7 +153,7 @@ def test_too_few_answers_for_the_one_who_asks(rule):
     before = state_of(server)
     given = {"a": model(0), "b": model(1), "c": NoAnswer()}
     assert is_void(played := play_round(server, given, BEFORE, min_clients=3), server, before)
-    assert played.void == "at least 3 answers are needed, 2 of 3 that were asked can be used"
+    assert played.void == "at least 3 answers needed, 2 usable of 3 asked"
     assert play_round(server, given, BEFORE, min_clients=2).void is None
 
 
@@ -162,9 +162,7 @@ def test_no_answers_at_all(given):
     server = remembering()
     before = state_of(server)
     assert is_void(played := play_round(server, given, BEFORE), server, before)
-    assert (
-        f"0 of {len(given)} that were asked can be used" in str(played.void) and played.verdicts.keys() == given.keys()
-    )
+    assert f"0 usable of {len(given)} asked" in str(played.void) and played.verdicts.keys() == given.keys()
 
 
 class _Explodes(FedAvg):
@@ -257,3 +255,11 @@ def test_every_kind_of_verdict_has_a_meaning():
     assert [kind for kind in KINDS if Verdict(kind).admitted] == ["used", "suspect", "round void"]
     assert USED.record() == {"verdict": "used"}
     assert Verdict("left out", "1 NaN").record() == {"verdict": "left out", "reason": "1 NaN"}
+
+
+@pytest.mark.parametrize("ids", [("a\n", "a\\n"), ("a", 7)])
+def test_ids_that_cannot_be_told_apart_are_refused_before_anything_is_played(ids):
+    server = fedseca.Server("fedseca")
+    with pytest.raises(InputError, match="client ids must be texts that look different when printed"):
+        play_round(server, {i: model(k) for k, i in enumerate(ids)}, BEFORE)
+    assert server.round == 0

@@ -440,8 +440,8 @@ def test_a_run_of_the_version_before_has_the_same_verdicts(tmp_path, runs, name)
         if other["client"] is None:  # the line of a void round
             assert one == other
             continue
-        if other["verdict"] == "suspect":  # it had no reasons for these
-            other.pop("reason")
+        if other["verdict"] == "suspect":  # of those that its line called suspect it had no reasons
+            one.pop("reason"), other.pop("reason")
         if other["verdict"] in (None, "no answer"):
             reason = one.pop("reason", None)
             assert reason == ("was not asked" if other["verdict"] is None else "did not answer")
@@ -452,6 +452,17 @@ def test_a_run_of_the_version_before_has_the_same_verdicts(tmp_path, runs, name)
     assert shown == as_now
 
 
+def test_who_was_suspect_in_a_run_of_the_version_before_is_judged_anew(tmp_path, runs):
+    """It called nobody suspect but those that the rule itself named."""
+    old = as_format_1(shutil.copytree(runs["suspects"], tmp_path / "old"))
+    lines = (old / "clients.jsonl").read_text()
+    assert '"suspect": true' in lines
+    (old / "clients.jsonl").write_text(lines.replace('"suspect": true', '"suspect": false'))
+    now = [(line["round"], line["client"], line.get("verdict"), line.get("reason")) for line in read_history(old).audit]
+    audit = read_history(runs["suspects"]).audit
+    assert now == [(line["round"], line["client"], line.get("verdict"), line.get("reason")) for line in audit]
+
+
 def test_a_run_of_the_version_before_is_not_resumed(tmp_path, runs):
     old = as_format_1(shutil.copytree(runs["mixed"], tmp_path / "old"))
     before = snapshot(old)
@@ -460,9 +471,8 @@ def test_a_run_of_the_version_before_is_not_resumed(tmp_path, runs):
             (old / "result.json").unlink()
             before.pop("result.json")
         for resume in (True, False):
-            with pytest.raises(
-                InputError, match=r"earlier version, which can be shown .fedseca report., not"
-            ) as problem:
+            kind = InputError if finished else StateError  # which a grid begins anew
+            with pytest.raises(kind, match=r"earlier version, which can be shown .fedseca report., not") as problem:
                 simulate(MIXED, folder=old, resume=resume)
             assert "choose another folder or overwrite" in str(problem.value) and "\n" not in str(problem.value)
         assert snapshot(old) == before

@@ -217,7 +217,7 @@ def test_too_few_clients_are_named_with_the_reason_and_nothing_changes():
         server.aggregate(matrix, ["a", "b", "c", "d", "e"])
     assert str(refused.value) == (
         "krum needs at least 4 clients, 3 of 5 were admitted; "
-        "rejected: b (1 NaN, first at coordinate 3); e (1 Inf, first at coordinate 0)"
+        "left out: b (1 NaN, first at coordinate 3); e (1 Inf, first at coordinate 0)"
     )
     assert (refused.value.required, refused.value.admitted) == (4, 3) and server.round == 0
 
@@ -225,7 +225,7 @@ def test_too_few_clients_are_named_with_the_reason_and_nothing_changes():
 def test_nobody_at_all():
     with pytest.raises(NotEnoughClients, match="0 of 0"):
         fedseca.aggregate([])
-    with pytest.raises(NotEnoughClients, match=r"0 of 2 were admitted; rejected: 0 \(is a NoneType"):
+    with pytest.raises(NotEnoughClients, match=r"0 of 2 were admitted; left out: 0 \(is a NoneType"):
         fedseca.aggregate([None, None])
 
 

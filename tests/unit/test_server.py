@@ -110,7 +110,7 @@ def test_where_something_is_remembered_later_rounds_must_have_the_arrays_of_the_
 
 def test_a_result_that_is_not_finite_is_not_returned_and_not_remembered():
     server = fedseca.Server("fedseca", learning_rate=10.0, sparsity=0.0, momentum=0.1)
-    with pytest.raises(fedseca.FedsecaError, match="the aggregate is not finite: the round is void"):
+    with pytest.raises(fedseca.FedsecaError, match=r"the aggregate is not finite$"):
         server.aggregate(torch.full((3, 2), 2e38), before=torch.full((2,), 1e38))
     assert server.round == 0 and server.state_dict()["state"] == {}
 

@@ -140,7 +140,7 @@ def test_a_client_that_sends_minus_twenty_times_its_update_is_suspect(rule):
     assert "where the median is" in records[BAD]["reason"] and records[BAD]["norm"] == pytest.approx(
         float(rows[BAD].norm())
     )
-    verdicts = dict(out.verdicts)
+    verdicts = out.verdicts
     assert verdicts[BAD].kind == "suspect" and verdicts[BAD].admitted and verdicts[BAD].reason == records[BAD]["reason"]
 
 
@@ -239,3 +239,36 @@ def test_audit_show_of_a_run(flipped):
     assert clients["9"]["suspicious"] and clients["9"]["suspect"] == 4 and len(clients) == 10
     assert not any(clients[str(k)]["suspicious"] for k in range(9))
     assert run("audit", "verify", folder).returncode == 0
+
+
+@pytest.mark.parametrize("rule", ["fedseca", "rfa", "cwmed", "huber"])
+def test_honest_clients_that_share_a_voice_are_not_suspect_for_it(rule):
+    """Each has a fourth of its voice's weight; a client that no voice is like still stands out."""
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(400, generator=generator)
+    honest = common + 0.9 * torch.randn(10, 400, generator=generator)
+    honest[:4] = honest[0] + 1e-3 * torch.randn(4, 400, generator=generator)
+    out = fedseca.Server(f"one_voice+{rule}").aggregate(honest)
+    assert len(set(out.diagnostics["voice"][:4].tolist())) == 1 and out.suspects == ()
+    out = fedseca.Server(f"one_voice+{rule}").aggregate(torch.cat([honest, -20 * honest[5:6]]))
+    assert out.suspects == ("10",)
+
+
+class _ClaimsANorm(FedAvg):
+    def aggregate(self, updates, state, rng):
+        answer = super().aggregate(updates, state, rng)
+        return replace(answer, diagnostics={**answer.diagnostics, "norm": torch.full((len(updates),), 9.0)})
+
+
+def test_the_norm_that_was_measured_counts_whatever_a_rule_says():
+    rows = torch.ones(5, 3)
+    rows[4] *= -20
+    out = fedseca.Server(_ClaimsANorm()).aggregate(rows)
+    assert out.suspects == ("4",) and out.diagnostics["norm"][4] == pytest.approx(20 * 3**0.5)
+
+
+def test_an_answer_in_the_name_of_a_client_does_not_change_its_verdict():
+    rows = torch.ones(4, 3)
+    rows[3] = torch.nan
+    out = fedseca.Server("cwmed").aggregate(rows, client_ids=["a", "b", "c", "a"])
+    assert out.verdicts["a"].kind == "used" and [i for i, _ in out.answers] == ["a", "b", "c", "a"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedseca
+from fedseca import ops
 from fedseca.errors import InputError
 from fedseca.updates import MixedRow, Updates
 
@@ -92,7 +94,10 @@ def test_what_was_not_mixed_stays_as_it_was():
     assert not same.is_mixed and same.rows == updates.rows and same.norms is updates.norms
     scaled = updates.mixed([[0], [1], [2]], [[0.5], [1.0], [-2.0]], ["a", "b", "c"])
     assert scaled.norms is not None and scaled.norms.tolist() == [0.5, 2.0, 6.0]
-    assert updates.mixed([[0, 1], [2]], [[0.5, 0.5], [1.0]], ["a", "b"]).norms is None
+    some = updates.mixed([[0, 1], [2]], [[0.5, 0.5], [1.0]], ["a", "b"])
+    assert some.norms is not None and some.norms.isnan().tolist() == [True, False]
+    mean = (updates.row(0).double() + updates.row(1)) / 2
+    assert ops.norms(some).tolist() == pytest.approx([float(mean.norm()), 3.0])  # only the mix is measured
 
 
 @dataclasses.dataclass
@@ -114,6 +119,27 @@ def test_a_row_that_is_in_many_mixes_is_read_once():
     mixed = updates.mixed([[0, 1, 2]] * 3 + [[3]], [[0.25, 0.5, 0.25]] * 3 + [[1.0]], list("abcd"))
     mixed.read(0, 10)
     assert [row.times for row in rows] == [1, 1, 1, 1]
+
+
+def test_a_whole_mixed_row_is_read_in_blocks(monkeypatch):
+    """Or else a rule that reads whole rows would hold all the rows that each is made of."""
+    monkeypatch.setattr("fedseca.updates.BLOCK_ELEMENTS", 40)
+    longest = 0
+
+    @dataclass(frozen=True)
+    class Watched:
+        values: torch.Tensor
+        in_memory = False
+
+        def read(self, start, stop):
+            nonlocal longest
+            longest = max(longest, stop - start)
+            return self.values[start:stop]
+
+    rows = torch.randn(4, 103)
+    mixed = MixedRow(tuple(Watched(row) for row in rows), (0.25,) * 4)
+    assert torch.equal(mixed.read(0, 103), (rows.double().sum(dim=0) / 4).float()) and longest == 10
+    assert torch.equal(mixed.read(7, 9), mixed.read(0, 103)[7:9]) and mixed.read(5, 5).numel() == 0
 
 
 def test_a_mean_of_what_cancels_out_is_zero():

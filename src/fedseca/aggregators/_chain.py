@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedseca.steps import STEPS, Mix, Step, StepAfter, StepBefore
 from fedseca.updates import State, Updates
 
 PLUS = "+"
+_FORM = "steps before, one rule, steps after"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -32,6 +33,7 @@ class Chain(Aggregator):
     after: tuple[StepAfter, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_parts(self.before, self.rule, self.after)
         plain = all(step.keeps_clients for step in self.before)
         traits = {
             "name": PLUS.join(part.name for part in self.parts),
@@ -42,9 +44,7 @@ class Chain(Aggregator):
             "takes_weights": self.rule.takes_weights and plain,
             "low_weight_is_distrust": self.rule.low_weight_is_distrust
             and all(step.low_weight_is_distrust for step in self.before),
-            "diagnostics": tuple(
-                {each.name: each for each in (*self.rule.diagnostics, *_said_by(self.before))}.values()
-            ),
+            "diagnostics": (*self.rule.diagnostics, *(each for step in self.before for each in self._said_by(step))),
         }
         for name, value in traits.items():
             object.__setattr__(self, name, value)
@@ -57,13 +57,32 @@ class Chain(Aggregator):
         """From left to right."""
         return (*self.before, self.rule, *self.after)
 
+    def _said_by(self, step: StepBefore) -> list[Diagnostic]:
+        """What a step says, under `step.name` where another part says something of that name."""
+        parts: list[StepBefore | Aggregator] = [*self.before, self.rule]
+        others = {each.name for part in parts if part is not step for each in part.diagnostics}
+        return [
+            replace(each, name=f"{step.name}.{each.name}", heading=f"{step.name} {each.heading}")
+            if each.name in others
+            else each
+            for each in step.diagnostics
+        ]
+
     def values(self) -> dict[str, Any]:
         return {f"{part.name}.{name}": value for part in self.parts for name, value in part.values().items()}
 
     def hyperparameters(self) -> dict[str, Hyperparameter]:  # type: ignore[override]  # of this chain, not of all
         return {f"{part.name}.{name}": each for part in self.parts for name, each in part.hyperparameters().items()}
 
+    def declared(self, name: str) -> Hyperparameter:  # type: ignore[override]
+        known = self.hyperparameters()
+        if name not in known:
+            raise ParameterError(unknown(f"hyperparameter of {self.name}", name, known))
+        return known[name]
+
     def remade(self, **changes: Any) -> Chain:
+        for path in changes:
+            self.declared(path)
         values = {**self.values(), **changes}
         parts = {part.name: part.remade(**_of_part(part.name, values)) for part in self.parts}
         return Chain(
@@ -79,6 +98,11 @@ class Chain(Aggregator):
         return fewest
 
     def tolerates(self, num_clients: int) -> int:
+        rows = num_clients
+        for step in self.before:
+            rows = step.fewest_rows(rows)
+        if rows < self.rule.min_clients():  # clients could make every round void
+            return 0
         return self._tolerated(num_clients, self.before)
 
     def _tolerated(self, rows: int, steps: Sequence[StepBefore]) -> int:
@@ -95,6 +119,9 @@ class Chain(Aggregator):
         rows = updates
         for step in self.before:
             mix = step.mix(rows, _of_part(step.name, state), rng)
+            names = [each.name for each in self._said_by(step)]
+            said = {name: mix.diagnostics[each.name] for name, each in zip(names, step.diagnostics, strict=True)}
+            mix = replace(mix, diagnostics=said)
             mixes.append((rows, mix))
             memory[step.name], rows = mix.state, mix.rows(rows)
         if len(rows) < self.rule.min_clients():
@@ -106,18 +133,27 @@ class Chain(Aggregator):
         for seen, mix in reversed(mixes):
             answer = mapped_back(answer, seen, mix)
         kept = {f"{part}.{name}": value for part, of_part in memory.items() for name, value in of_part.items()}
-        return Aggregation(update, answer.diagnostics, kept, answer.suspects)
+        return Aggregation(update, answer.diagnostics, kept, answer.suspects, answer.row_weight)
 
 
-def _said_by(steps: Sequence[Step]) -> list[Diagnostic]:
-    return [each for step in steps for each in step.diagnostics]
+def _check_parts(before: Sequence[Any], rule: Any, after: Sequence[Any]) -> None:
+    """Whether made parts can be a chain; a name is checked by `RuleRegistry.check`."""
+    parts = (*before, rule, *after)
+    for part, kind in (*((b, StepBefore) for b in before), (rule, Aggregator), *((a, StepAfter) for a in after)):
+        if not isinstance(part, kind) or isinstance(part, Chain):
+            raise InputError(f"a chain is {_FORM}; found {part!r} in the place of a {kind.__name__}")
+    for part in parts:
+        if sum(part.name == other.name for other in parts) > 1:
+            raise InputError(f"chain: {part.name} stands in it more than once; each part may stand once")
 
 
 def mapped_back(answer: Aggregation, updates: Updates, mix: Mix) -> Aggregation:
     """What a rule said of mixes of the updates' rows, said of their clients."""
     suspected = set(answer.suspects)
     suspects = tuple(c for c, row in zip(updates.client_ids, mix.row_of, strict=True) if mix.ids[row] in suspected)
-    return Aggregation(answer.update, mix.of_clients(answer.diagnostics), answer.state, suspects)
+    row_weight = answer.diagnostics["weight"] if answer.row_weight is None else answer.row_weight
+    of_clients = mix.of_clients(answer.diagnostics)
+    return Aggregation(answer.update, of_clients, answer.state, suspects, row_weight[list(mix.row_of)])
 
 
 def _of_part(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,18 +181,18 @@ class RuleRegistry(Registry[Aggregator]):
     def check(self, name: str) -> list[type[Step] | type[Aggregator]]:
         """The parts of a name, which must be steps before, one rule, steps after, in this order."""
         parts = self.parts(name)
-        form = "steps before, one rule, steps after"
         rules = [part.name for part in parts if issubclass(part, Aggregator)]
         if not rules:
-            raise InputError(f"{name!r} has no rule; a chain is {form}, as {name}{PLUS}cwmed")
+            whole = [*(p.name for p in parts if _place(p) == 0), "cwmed", *(p.name for p in parts if _place(p) == 2)]
+            raise InputError(f"{name!r} has no rule; a chain is {_FORM}, as {PLUS.join(whole)}")
         if len(rules) > 1:
-            raise InputError(f"chain {name!r}: {' and '.join(rules)} are both rules; a chain is {form}")
+            raise InputError(f"chain {name!r}: {' and '.join(rules)} are both rules; a chain is {_FORM}")
         for left, right in pairwise(parts):
             if _place(left) > _place(right):
                 wrong = f"{right.name} is a step before a rule, and cannot stand after {left.name}"
                 if _place(left) == 2:
                     wrong = f"{left.name} is a step after a rule, and cannot stand before {right.name}"
-                raise InputError(f"chain {name!r}: {wrong}; a chain is {form}")
+                raise InputError(f"chain {name!r}: {wrong}; a chain is {_FORM}")
         return parts
 
     def hyperparameters(self, name: str) -> dict[str, Hyperparameter]:
@@ -208,7 +244,7 @@ def _place(part: type[Step] | type[Aggregator]) -> int:
     return 0 if issubclass(part, StepBefore) else 1 if issubclass(part, Aggregator) else 2
 
 
-AGGREGATORS = RuleRegistry("rule", Aggregator)
+AGGREGATORS = RuleRegistry("rule", Aggregator, apart_from=STEPS)
 
 
 def make_aggregator(rule: str | Aggregator, /, **hyperparameters: Any) -> Aggregator:

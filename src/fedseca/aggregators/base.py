@@ -31,6 +31,9 @@ class Aggregation:
     """What to hand in next round."""
     suspects: tuple[str, ...] = ()
     """The ids of the clients that the rule itself calls malicious."""
+    row_weight: Tensor | None = None
+    """The weight of the row that stood for each client (K), if steps mixed the rows: clients that share a row have
+    little weight each, and are not distrusted for that."""
 
     @property
     def clients(self) -> Mapping[str, Tensor]:

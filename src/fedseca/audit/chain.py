@@ -38,7 +38,7 @@ class Audit:
     """An audit file, open for appending by this process alone."""
 
     def __init__(self, path: str | Path, *, every_line_synced: bool = True) -> None:
-        """Goes on with what is there; half a line at its end, which a process left that was killed, is dropped.
+        """Appends to the existing file; an incomplete last line, left by a killed process, is dropped.
 
         A broken chain is an `AuditError`, an audit that another process writes is a `FolderBusy`; nothing is changed
         then. Unless every line is synced, a power cut may cost what was written since the last `sync`.
@@ -117,6 +117,16 @@ class Audit:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def is_chained(path: Path) -> bool:
+    """Whether the first line of a file carries hashes; of an empty or missing one too, which is a chain of no lines."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(_LONGEST)
+    except OSError:
+        return True
+    return not first or (b'"previous":"' in first and b'"hash":"' in first)
 
 
 def read_audit(path: str | Path) -> list[Record]:
@@ -223,20 +233,25 @@ def read_records(path: Path, *, strict: bool) -> Iterator[tuple[Record, str]]:
         except (ValueError, RecursionError):
             raise AuditError(f"{path}: line {number} is not JSON") from None
         record.pop("previous", None)
-        for name in _FLAGS:
-            if "verdict" not in record and type(record.get(name, True)) is not bool:
-                raise AuditError(f"{path}: line {number} is no record of a round: {name} must be true or false")
-        record = modern(record)
-        for name, (allowed, types) in _FIELDS.items():
-            if name not in record:
-                if name in ("round", "client"):
-                    raise AuditError(f"{path}: line {number} is no record of a round: {name} is missing")
-                continue
-            if not _fits(record[name], types) or (name == "verdict" and record[name] not in (None, *KINDS)):
-                raise AuditError(f"{path}: line {number} is no record of a round: {name} must be {allowed}")
-        if record["client"] is not None and "verdict" not in record:
-            raise AuditError(f"{path}: line {number} is no record of a round: verdict is missing")
-        yield record, link.hash
+        yield checked(record, path, number), link.hash
+
+
+def checked(record: Record, path: Path, number: int) -> Record:
+    """A record in the words of this version, in which every field is of its type; otherwise an `AuditError`."""
+    for name in _FLAGS:
+        if "verdict" not in record and type(record.get(name, True)) is not bool:
+            raise AuditError(f"{path}: line {number} is no record of a round: {name} must be true or false")
+    record = modern(record)
+    for name, (allowed, types) in _FIELDS.items():
+        if name not in record:
+            if name in ("round", "client"):
+                raise AuditError(f"{path}: line {number} is no record of a round: {name} is missing")
+            continue
+        if not _fits(record[name], types) or (name == "verdict" and record[name] not in (None, *KINDS)):
+            raise AuditError(f"{path}: line {number} is no record of a round: {name} must be {allowed}")
+    if record["client"] is not None and "verdict" not in record:
+        raise AuditError(f"{path}: line {number} is no record of a round: verdict is missing")
+    return record
 
 
 def modern(record: Record) -> Record:

@@ -60,6 +60,8 @@ class Conduct:
     no_answer: int = 0
     left_out: int = 0
     suspect: int = 0
+    void: int = 0
+    """Of the round: its answer could be used, and was not."""
     last_reason: str | None = None
     """For which an answer was bad."""
     _surplus: int = 0
@@ -78,7 +80,9 @@ class Conduct:
             self.no_answer += 1
         elif kind == "used":
             self._surplus = max(0, self._surplus - 1)
-        elif kind != "round void":
+        elif kind == "round void":
+            self.void += 1
+        else:
             self._turned = when if self._surplus == 0 else self._turned
             self._surplus += 1
             self.suspect += kind == "suspect"
@@ -90,12 +94,14 @@ class Conduct:
         return self._surplus >= ENOUGH
 
     @property
-    def verdict(self) -> str:
+    def standing(self) -> str:
         """In a word: below what is suspicious, bad answers that good ones have not made up for leave a doubt."""
         if self.suspicious:
             return "suspicious"
         if self.asked == self.no_answer:
             return "never answered"
+        if self.asked == self.no_answer + self.void:
+            return "not judged"
         return "doubtful" if self._surplus else "fine"
 
     @property
@@ -165,8 +171,8 @@ class Findings:
         """In one sentence: how much there is, and how many are suspicious."""
         if self.first is None or self.last is None:
             return "no round is written down yet"
-        verdicts = Counter(client.verdict for client in self._clients.values())
-        doubtful = f", {verdicts['doubtful']} doubtful" if verdicts["doubtful"] else ""
+        standings = Counter(client.standing for client in self._clients.values())
+        doubtful = f", {standings['doubtful']} doubtful" if standings["doubtful"] else ""
         runs = f" of {len(self._runs):,} runs" if len(self._runs) > 1 else ""
         times = [time for time in (_minute(self.first.time), _minute(self.last.time)) if time]
         when = f" ({' to '.join(dict.fromkeys(times))} UTC)" if times else ""
@@ -174,7 +180,7 @@ class Findings:
         kept = f"; {_count(self.voids, 'round')} kept the model {began} began with" if self.voids else ""
         return (
             f"{_count(len(self._clients), 'client')} over {_count(self.rounds, 'round')}{runs}{when}: "
-            f"{verdicts['suspicious'] or 'none'} suspicious{doubtful}{kept}"
+            f"{standings['suspicious'] or 'none'} suspicious{doubtful}{kept}"
         )
 
     @property
@@ -205,11 +211,11 @@ def conduct(records: Iterable[Record]) -> list[Conduct]:
 
 
 class Verified(NamedTuple):
-    """An audit whose chain is whole."""
+    """An audit whose chain is whole; or one that has none."""
 
     findings: Findings
-    head: str
-    """The hash of its last line."""
+    head: str | None
+    """The hash of its last line; None if an earlier version wrote it, without hashes."""
     kept_line: int | None
     """Which line has the hash that was asked for."""
 

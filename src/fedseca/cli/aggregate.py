@@ -90,7 +90,7 @@ def _show(out: Round, rule: Aggregator, output: Path, *, model: bool) -> None:
         cells = (each.show(record.get(each.name)) for each in columns)
         table.add_row(Text(record["client"]), verdict_text(record["verdict"]), *cells)
     console.print(table)
-    for client_id, verdict in out.verdicts:
+    for client_id, verdict in out.answers:
         if verdict.reason is not None:
             # What a client sent is shown as plain text, never as markup.
             words = "is suspect" if verdict.kind == "suspect" else "was left out"

@@ -47,7 +47,7 @@ def common(
         list[Path] | None,
         typer.Option(
             envvar="FEDSECA_PLUGINS",
-            help="A .py file or module that registers rules or attacks of your own; may be given more than once.",
+            help="A .py file or module that registers parts of your own: rules, steps, attacks …; may be given again.",
         ),
     ] = None,
     version: Annotated[

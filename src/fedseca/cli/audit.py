@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedseca.aggregators import WEIGHT
-from fedseca.audit import AUDIT_FILE, Conduct, Findings, Verified
+from fedseca.audit import AUDIT_FILE, Conduct, Findings, Verified, checked
 from fedseca.audit import verify as verify_audit
 from fedseca.cli.tables import wide_console
 from fedseca.errors import InputError, printable
 from fedseca.federation import read_history
-from fedseca.federation.folder import LINES, has_chained_audit
+from fedseca.federation.folder import LINES, is_unchained
 from fedseca.files import write_atomically
 from fedseca.report import require_plotly
 from fedseca.report.audit import make_audit_page
@@ -85,6 +85,8 @@ def show(
         typer.echo(json.dumps(_as_data(found), indent=1))
         return
     _print(found.findings)
+    if found.head is None:
+        wide_console().print("not verified: an earlier version wrote it, without hashes", style="yellow")
     if output is not None:
         line = Text(f"written to {printable(str(output))} ({len(page) / 1e6:.1f} MB)")
         wide_console().print(line, soft_wrap=True)
@@ -106,15 +108,15 @@ def _path(given: Path) -> Path:
 
 def _is_old_run(path: Path) -> bool:
     """Whether this is what an earlier version wrote of the clients of a run."""
-    return path.name == LINES["audit"] and not has_chained_audit(path.parent)
+    return path.name == LINES["audit"] and is_unchained(path.parent)
 
 
 def _read(path: Path) -> Verified:
     if _is_old_run(path):
         findings = Findings()
-        for record in read_history(path.parent).audit:
-            findings.add(record)
-        return Verified(findings, "none: an earlier version wrote it", None)
+        for number, record in enumerate(read_history(path.parent).audit, 1):
+            findings.add(checked(record, path, number))
+        return Verified(findings, None, None)
     found = verify_audit(path, strict=False)  # a server may be writing its next line
     # With no line before it, half a line is hardly an audit.
     return found if found.findings.lines else verify_audit(path)
@@ -135,7 +137,7 @@ def _as_data(found: Verified) -> dict[str, Any]:
     clients = [
         {
             "client": client.client,
-            "verdict": client.verdict,
+            "standing": client.standing,
             "suspicious": client.suspicious,
             "since": None if client.since is None else client.since._asdict(),
             "asked": client.asked,
@@ -158,13 +160,13 @@ def _print(findings: Findings) -> None:
     console = wide_console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("client", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("standing", no_wrap=True)
     for heading in _NUMBERS:
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     details = Table.grid(padding=(0, 2, 0, 0))
     for client in findings.clients:
         name, style = printable(client.client, 40), "red" if client.suspicious else ""
-        table.add_row(Text(name), client.verdict, *_numbers(client), style=style)
+        table.add_row(Text(name), client.standing, *_numbers(client), style=style)
         if told := _details(findings, client):
             details.add_row(Text(name, style=style), Text(told, overflow="fold"))
     if findings.lines:

@@ -31,7 +31,7 @@ from fedseca.experiments.runner import Progress, check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes, RayCluster, Workers
 from fedseca.federation import Scenario
-from fedseca.parts import flat
+from fedseca.federation.scenario import GRAMMAR
 
 
 @with_scenario_options
@@ -208,7 +208,7 @@ def score_table(cells: Sequence[Scenario], axes: Sequence[Axis], store: Store) -
     varied = [axis.name for axis in axes if len(axis.values) > 1 and axis.name not in ("aggregator", "attack", "seed")]
     scores: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        row = (cell.aggregator.name, *(_value(cell, name) for name in varied))
+        row = (cell.aggregator.name, *(GRAMMAR.shown(cell, name) for name in varied))
         if (history := store.done(cell)) is not None:
             scores[row][cell.attack.name].append(history.f1_last5)
     attacks = list(dict.fromkeys(cell.attack.name for cell in cells))
@@ -221,14 +221,3 @@ def score_table(cells: Sequence[Scenario], axes: Sequence[Axis], store: Store) -
         means = (score(fmean(by_attack[attack])) if by_attack[attack] else Text("–") for attack in attacks)
         table.add_row(*map(Text, row), *means)
     return table
-
-
-def _value(cell: Scenario, place: str) -> str:
-    """What a cell has at a place that is varied: `aggregator.sparsity`."""
-    values = flat(cell)
-    part, _, name = place.partition(".")
-    if place in values or not name:
-        return str(values[place])
-    # A bare hyperparameter of a chain stands under the parts that declare it, with the same value.
-    found = (value for path, value in values.items() if path.startswith(f"{part}.") and path.endswith(f".{name}"))
-    return str(next(found, "–"))

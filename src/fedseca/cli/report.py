@@ -20,7 +20,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Make one HTML page of runs and grids: scores, courses, trust in the clients, who was rejected and why.
+    """Make one HTML page of runs and grids: scores, courses, trust in the clients, who was left out and why.
 
     The page is one file and opens without a network. A folder that cannot be read is left out, and listed with the
     reason.

@@ -56,7 +56,7 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="ROWS",
-            help="Some rows, with commas between; of rules any, and chains.",
+            help="Some rows, with commas between; or any other rule or chain.",
         ),
     ] = None,
     output: Annotated[

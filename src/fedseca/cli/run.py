@@ -106,7 +106,7 @@ def run(
         progress = stack.enter_context(live(Console(stderr=True)))
         stack.enter_context(_interruptible(folder))
         if resume and not folder.exists():
-            typer.echo(f"nothing to go on from in {printable(str(folder))}: starting anew", err=True)
+            typer.echo(f"nothing to resume in {printable(str(folder))}: starting anew", err=True)
         bar = LiveRun(progress, scenario)
         observers.append(bar)
         history = play(

@@ -105,7 +105,7 @@ def trajectories(table: ResultTable, courses: Mapping[tuple[str, str], Sequence[
                 panel.plot(range(1, len(values) + 1), values, color=f"C{index}", linewidth=1, label=column)
     for panel in panels[len(rows) :]:
         panel.set_visible(False)
-    _legend(figure, panels, len(columns), "round")
+    _legend(figure, panels, min(len(columns), 2 * across), "round")
     figure.supylabel(table.metric, fontsize=8)
     return _png(figure)
 

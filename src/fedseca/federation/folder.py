@@ -19,13 +19,14 @@ from typing import IO, Any
 
 from torch import Tensor
 
-from fedseca.audit import BEGINNING, Audit, AuditError, modern
-from fedseca.checkpoint import CHECKPOINT, read_checkpoint
+from fedseca.audit import BEGINNING, Audit, AuditError, is_chained, modern
+from fedseca.checkpoint import CHECKPOINT, read_checkpoint, whole_number
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
 from fedseca.files import remove_leftovers, take_lock, write_atomically
 from fedseca.server import Server
+from fedseca.suspicion import suspicion
 from fedseca.updates import State
 
 _FORMAT = 2
@@ -131,10 +132,12 @@ class RunFolder:
             if found.manifest.get("config") != self._digest:
                 raise StateError(f"{path}: cannot be resumed (it is of another config)")
             server.restore(found)
-            done, head = int(found.manifest["round"]), str(found.manifest["audit"])
+            done, head = whole_number(found.manifest["round"]), str(found.manifest["audit"])
             return done, head, found.parts.get("model", {}), found.parts.get("attack", {})
+        except StateError as problem:
+            raise StateError(f"{problem}; or overwrite the run") from None
         except (ValueError, KeyError, TypeError) as problem:
-            raise StateError(f"{problem}; overwrite the run") from None
+            raise StateError(f"{path}: cannot be resumed ({problem!r}); overwrite the run") from None
 
     def finish(self, history: History) -> None:
         write_atomically(self.path / RESULT, json.dumps(history.result(), indent=1, ensure_ascii=False).encode())
@@ -164,16 +167,17 @@ def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwr
     strangers = sorted(e.name for e in path.iterdir() if e.name not in ours and not e.name.startswith("."))
     try:
         found = _read_config(path)
-    except InputError:
+    except InputError as problem:
         if not overwrite or strangers:
-            raise
+            raise InputError(f"{problem}; choose another folder") from None
         return
     if found is None and strangers:
         raise InputError(f"{path}: holds other files ({strangers[0]}) and no run; choose a new folder")
     if found is None or overwrite:
         return
     if found["format"] != config["format"]:
-        raise InputError(
+        kind = InputError if (path / RESULT).exists() else StateError  # a grid begins an unfinished cell anew
+        raise kind(
             f"{path}: was written by an earlier version, which can be shown (fedseca report), not resumed; choose "
             "another folder or overwrite"
         )
@@ -194,13 +198,18 @@ def _read_config(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as problem:
-        raise InputError(f"{path / CONFIG}: cannot be read ({problem}); choose another folder") from None
+        raise InputError(f"{path / CONFIG}: cannot be read ({problem})") from None
 
 
-def has_chained_audit(path: Path) -> bool:
-    """Whether the lines of what every client did are chained by hashes: those of an earlier version are not."""
+def is_unchained(path: Path) -> bool:
+    """Whether an earlier version wrote what the clients of this run did, without hashes.
+
+    The file itself decides first: whoever only edits the config must not make a chain go unread.
+    """
+    if is_chained(path / LINES["audit"]):
+        return False
     config = _read_config(path)
-    return config is None or config["format"] == _FORMAT
+    return config is not None and config["format"] != _FORMAT
 
 
 def _difference(found: Any, config: Any, name: str = "") -> str | None:
@@ -264,7 +273,27 @@ def read_history(path: str | Path) -> History:
         void = [line for line in history.rounds if line["void"] is not None]
         history.audit += [{"round": line["round"], "client": None, "void": str(line["void"])} for line in void]
         history.audit.sort(key=lambda line: line["round"])
+        _judge(history)
     return history
+
+
+def _judge(history: History) -> None:
+    """Say who was suspect in a run of an earlier version, which did not; only what the rule itself named is there."""
+    admitted: dict[int, list[Record]] = {}
+    for line in history.audit:
+        if line.get("verdict") in ("used", "suspect"):
+            admitted.setdefault(line["round"], []).append(line)
+    for lines in admitted.values():
+        numbers = [(line.get("norm"), line.get("weight")) for line in lines]
+        if not all(type(value) in (int, float) for pair in numbers for value in pair):
+            continue
+        norms, weights = ([float(value) for value in each] for each in zip(*numbers, strict=True))
+        named = {line["client"] for line in lines if line["verdict"] == "suspect"}
+        judged = weights if history.scenario.aggregator.low_weight_is_distrust else None
+        found = suspicion([line["client"] for line in lines], norms, judged, named)
+        for line in lines:
+            if line["client"] in found:
+                line |= {"verdict": "suspect", "reason": found[line["client"]]}
 
 
 def _whole_rounds(lines: Mapping[str, list[Record]], clients: int) -> int:

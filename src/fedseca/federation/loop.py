@@ -59,10 +59,9 @@ def simulate(
     given, one where a step is so small that more would only wait for each other, else what torch is set to. `train`
     says where the clients train, if not here one after the other.
     """
-    if checkpoint_every < 1:
-        raise InputError(f"checkpoint_every must be an integer ≥ 1; found {checkpoint_every!r}")
-    if threads is not None and threads < 1:
-        raise InputError(f"threads must be an integer ≥ 1; found {threads!r}")
+    for name, value in (("checkpoint_every", checkpoint_every), ("threads", threads)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be an integer ≥ 1; found {value!r}")
     scenario = scenario or Scenario()
     federation = Federation(scenario, data_dir=data_dir, device=device)
     server = Server(
@@ -90,8 +89,7 @@ def simulate(
             history.append(trained.records)
             if book is not None:
                 book.append(trained.records)
-                late = time.monotonic() - kept >= _PATIENCE
-                if (number + 1) % checkpoint_every == 0 or number + 1 == scenario.rounds or late:
+                if _due(number + 1, scenario.rounds, checkpoint_every, kept):
                     book.checkpoint(history, server, attack_state)
                     kept = time.monotonic()
             if on_round is not None:
@@ -99,6 +97,11 @@ def simulate(
         if book is not None:
             book.finish(history)
     return history
+
+
+def _due(done: int, rounds: int, every: int, kept: float) -> bool:
+    """Whether it is time for a checkpoint, the last one of which was kept at that moment."""
+    return done % every == 0 or done == rounds or time.monotonic() - kept >= _PATIENCE
 
 
 def _one_by_one(federation: Federation) -> Train:

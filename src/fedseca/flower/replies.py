@@ -16,13 +16,13 @@ from fedseca.rounds import NoAnswer, Unreadable
 
 _STYPE = "numpy.ndarray"
 _UNREACHED = (3, 4, 5)
-"""Flower's codes for a message, an answer or a node that was not to be had: the SuperLink itself answers with them."""
+"""Flower's codes, with which the SuperLink itself answers: a message, an answer or a node could not be reached."""
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def read_answer(message: Message, names: Sequence[str]) -> Arrays | NoAnswer | Unreadable:
-    """The arrays of a reply, or why there are none: nothing that can be wrong with an answer is worth a run."""
+    """The arrays of a reply, or why there are none: no faulty answer may end the run."""
     if message.has_error() and message.error.code in _UNREACHED:
         return NoAnswer(printable(str(message.error.reason), limit=120))
     try:
@@ -36,7 +36,7 @@ def read_answer(message: Message, names: Sequence[str]) -> Arrays | NoAnswer | U
 def read_reply(message: Message, names: Sequence[str]) -> Arrays:
     """The arrays of a reply, in the order in which they were sent out; `Malformed` says why there are none.
 
-    A record is known by its names: their order is the sender's whim, and no ground for leaving anybody out.
+    A record is known by its names: their order does not matter.
     """
     if message.has_error():
         reason = printable(str(message.error.reason), limit=120)

@@ -218,12 +218,14 @@ class RobustStrategy(FedAvg):
 
 def _summary(played: Played) -> dict[str, Any]:
     """The round in numbers, which is all that a MetricRecord can hold."""
-    suspects, rejected = played.of_kind("suspect"), played.of_kind("left out", "no answer")
+    nodes = {kind: [int(node) for node in played.of_kind(kind)] for kind in ("left out", "no answer", "suspect")}
     return {
-        "admitted": len(played.verdicts) - len(rejected),
-        "rejected": len(rejected),
-        "suspect": len(suspects),
-        "rejected-nodes": [int(node) for node in rejected],
-        "suspect-nodes": [int(node) for node in suspects],
+        "admitted": sum(verdict.admitted for verdict in played.verdicts.values()),
+        "rejected": len(nodes["left out"]),
+        "no-answer": len(nodes["no answer"]),
+        "suspect": len(nodes["suspect"]),
+        "rejected-nodes": nodes["left out"],
+        "no-answer-nodes": nodes["no answer"],
+        "suspect-nodes": nodes["suspect"],
         "void": int(played.void is not None),
     }

@@ -3,9 +3,9 @@
 import importlib
 import pkgutil
 
-from fedseca.models.base import MODELS, Model, register
+from fedseca.models.base import MODELS, Model
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["MODELS", "Model", "register"]
+__all__ = ["MODELS", "Model"]

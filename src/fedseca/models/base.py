@@ -28,4 +28,3 @@ class Model(Declared, ABC):
 
 
 MODELS: Registry[Model] = Registry("model", Model)
-register = MODELS.register

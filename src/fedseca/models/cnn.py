@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedseca.declare import param
-from fedseca.models.base import Model, register
+from fedseca.models.base import Model
+from fedseca.parts import register
 
 
 @register("cnn")

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from fedseca.declare import param
-from fedseca.models.base import Model, register
+from fedseca.models.base import Model
+from fedseca.parts import register
 
 
 @register("resnet18")

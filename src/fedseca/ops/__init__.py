@@ -85,5 +85,12 @@ elect_and_merge = _primitive(reference.elect_and_merge)
 
 
 def norms(updates: Updates) -> Tensor:
-    """‖g_k‖₂ (K); not read again where screening has measured them"""
-    return updates.norms if updates.norms is not None else extent(updates)[0]
+    """‖g_k‖₂ (K); rows that screening has measured are not read again"""
+    if updates.norms is None:
+        return extent(updates)[0]
+    unknown = updates.norms.isnan().nonzero().flatten().tolist()
+    if not unknown:
+        return updates.norms
+    known = updates.norms.clone()
+    known[unknown] = extent(updates.select(unknown))[0]
+    return known

@@ -8,9 +8,9 @@ const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)
 const lines = (words) => element("div", {}, ...words.map((word) => element("div", {}, word)));
 
 function clientTable(clients) {
-  const verdict = (row) => (row.suspicious ? element("b", { class: "byzantine" }, row.verdict) : row.verdict);
+  const standing = (row) => (row.suspicious ? element("b", { class: "byzantine" }, row.standing) : row.standing);
   return table([
-    { label: "client", class: "client", value: (row) => row.client }, { label: "verdict", show: verdict },
+    { label: "client", class: "client", value: (row) => row.client }, { label: "standing", show: standing },
     { label: "since", class: "lines", show: (row) => lines(row.since || ["–"]) },
     { label: "rounds asked", number: true, value: (row) => row.asked }, { label: "no answer", number: true, value: (row) => row.no_answer },
     { label: "left out", number: true, value: (row) => row.left_out }, { label: "suspect", number: true, value: (row) => row.suspect },

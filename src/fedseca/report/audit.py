@@ -42,7 +42,7 @@ def _row(findings: Findings, client: Conduct) -> dict[str, Any]:
     return {
         "client": printable(client.client, _LONGEST_ID),
         "suspicious": client.suspicious,
-        "verdict": client.verdict,
+        "standing": client.standing,
         "since": None if client.since is None else findings.words(client.since),
         "asked": client.asked,
         "no_answer": client.no_answer,

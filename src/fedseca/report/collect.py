@@ -132,11 +132,11 @@ def _add(found: Collection, folder: Path, name: str) -> None:
 
 
 def _reason(problem: Exception, folder: Path) -> str:
-    """Without advice to those who write there."""
+    """In one line, without paths of this machine."""
     if isinstance(problem, MemoryError):
         return "does not fit into the memory"
     text = (isinstance(problem, OSError) and problem.strerror) or str(problem)
-    return _without_paths(text, folder).removesuffix("; choose another folder")
+    return _without_paths(text, folder)
 
 
 def _without_paths(text: str, folder: Path) -> str:
@@ -204,7 +204,7 @@ def _thin_pairs(runs: list[dict[str, Any]]) -> None:
         if run["pairs"] and stride > 1:
             count = len(run["pairs"]["rounds"])
             run["pairs"] |= {name: thinned(run["pairs"][name], stride) for name in ("rounds", "matrices")}
-            run["thinned"].append(["the concordances", len(run["pairs"]["rounds"]), count])
+            run["thinned"].append(["the pairs of clients", len(run["pairs"]["rounds"]), count])
 
 
 def _thin_columns(runs: list[dict[str, Any]]) -> None:

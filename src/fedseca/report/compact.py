@@ -123,7 +123,7 @@ def _mean(course: list[float | int | None]) -> float | int | None:
 
 
 def _rejected(table: list[list[Record | None]]) -> list[list[Any]]:
-    """Who was rejected and why: client, reason (the last of its kind), how often, first round, last round."""
+    """Who was left out and why: client, reason (the last of its kind), how often, first round, last round."""
     found: dict[tuple[int, str], list[Any]] = {}
     for client, column in enumerate(table):
         kinds: set[str] = set()

@@ -188,7 +188,7 @@ function runColumns(data) {
     { label: "F1", number: true, value: (run) => run.score, show: (run) => score(run.score) },
     { label: "accuracy", number: true, value: lastAccuracy, show: (run) => score(lastAccuracy(run)) },
     { label: "rounds done", number: true, value: (run) => run.rounds },
-    { label: "rejections", number: true, value: (run) => run.rejected.reduce((sum, row) => sum + row[2], 0) },
+    { label: "left out", number: true, value: (run) => run.rejected.reduce((sum, row) => sum + row[2], 0) },
     { label: "void", number: true, value: (run) => run.void.length },
     { label: "idle", number: true, value: (run) => run.idle.length },
     { label: "state", value: (run) => (run.finished ? "finished" : "unfinished") },

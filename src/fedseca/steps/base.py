@@ -120,6 +120,10 @@ class StepBefore(Step):
         """The fewest clients that the equations are defined for and that leave so many rows, if that can be known."""
         return rows
 
+    def fewest_rows(self, num_clients: int) -> int:
+        """The fewest rows that so many clients leave, whatever they send."""
+        return num_clients
+
     @abstractmethod
     def tolerates(self, num_clients: int, behind: Callable[[int], int]) -> int:
         """How many clients may send anything at all, if what stands behind tolerates `behind(M)` of M rows."""

@@ -32,8 +32,11 @@ class Bucketing(StepBefore):
     def min_clients(self, rows: int) -> int:
         return (rows - 1) * self.size + 1
 
+    def fewest_rows(self, num_clients: int) -> int:
+        return math.ceil(num_clients / self.size)
+
     def tolerates(self, num_clients: int, behind: Callable[[int], int]) -> int:
-        return behind(math.ceil(num_clients / self.size))  # each client can spoil one bucket
+        return behind(self.fewest_rows(num_clients))  # each client can spoil one bucket
 
     def mix(self, updates: Updates, state: State, rng: torch.Generator) -> Mix:
         ordered = updates.by_id()

@@ -28,6 +28,7 @@ class Normalising(StepBefore):
 
     def mix(self, updates: Updates, state: State, rng: torch.Generator) -> Mix:
         norms = ops.norms(updates)
+        length = norms.median().clamp(max=torch.finfo(updates.compute_dtype).max)  # no number of a row is longer
         # In float64, where the factor of a float32 row never overflows; that of a float64 row is bounded.
-        scale = torch.where(norms > 0, norms.median() / norms, 1.0).clamp(max=torch.finfo(torch.float64).max)
+        scale = torch.where(norms > 0, length / norms, 1.0).clamp(max=torch.finfo(torch.float64).max)
         return Mix.scaled(updates, scale, scale=scale)

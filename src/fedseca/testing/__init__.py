@@ -11,7 +11,7 @@ or, one test for each clause:
     def test_contract(check): check()
 
 Being registered means being checked: nothing here names a rule, a step or an attack. What its equations do not promise,
-each of them says with its traits. `FEDSECA_TEST_DEVICE=cuda` runs the checks of rules and steps on another device.
+each of them says with its traits. `FEDSECA_TEST_DEVICE=cuda` runs the checks on another device.
 """
 
 from fedseca.testing.aggregators import aggregator_checks, check_aggregator, errors_over_rounds, outlier_errors

@@ -201,7 +201,7 @@ def does_not_depend_on_the_order_of_the_clients(rule: Aggregator) -> None:
 
 
 @_clause
-def scales_with_theupdates_of(rule: Aggregator) -> None:
+def scales_with_the_updates(rule: Aggregator) -> None:
     if not rule.scales:
         return
     matrix = _matrix(_count(rule), 45, dtype=torch.float64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedseca.aggregators import State
 from fedseca.attacks import Attack, Knowledge, make_attack
 from fedseca.server import Server
-from fedseca.testing.check import Check, Clause, hold, refuses_bad_hyperparameters
+from fedseca.testing.check import Check, Clause, device, hold, refuses_bad_hyperparameters
 
 _CLAUSES: list[Clause[Attack]] = [refuses_bad_hyperparameters]
 
@@ -71,10 +71,10 @@ class _Table:
             taught = labels if client < honest else attack.poison(labels.clone(), _CLASSES)
             rows.append(_gradient(weights, points, taught))
             true_rows.append(_gradient(weights, points, labels))
-        stacked, true = torch.stack(rows).to(dtype), torch.stack(true_rows).to(dtype)
-        return cls(
-            attack, stacked[:honest], stacked[honest:], true[honest:], weights.reshape(-1).to(dtype), Server("cwmed")
+        stacked, true, model = (
+            each.to(device(), dtype) for each in (torch.stack(rows), torch.stack(true_rows), weights.reshape(-1))
         )
+        return cls(attack, stacked[:honest], stacked[honest:], true[honest:], model, Server("cwmed"))
 
     def knowledge(self, round: int = 0) -> Knowledge:
         def probe(rows: Tensor) -> Tensor:

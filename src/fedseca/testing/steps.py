@@ -78,7 +78,7 @@ def answers_at_most_as_many_mixes_as_clients(step: StepBefore) -> None:
         assert set(mix.row_of) == set(range(mixes)), "a mix stands for nobody"
         for members, weights in zip(mix.members, mix.weights, strict=True):
             assert len(members) == len(weights) > 0, "a mix needs a weight for each of its rows, and at least one"
-            assert len(set(members)) == len(members) and set(members) <= set(range(clients)), "rows that are none"
+            assert len(set(members)) == len(members) and set(members) <= set(range(clients)), "a wrong member"
             assert np.isfinite(weights).all(), "a weight is not finite"
         if step.keeps_clients:
             assert list(mix.row_of) == list(range(clients)), "keeps_clients, but the mix k is not that of client k"
@@ -100,6 +100,8 @@ def tells_what_it_declares(step: StepBefore) -> None:
 def leaves_the_rows_that_it_promises(step: StepBefore) -> None:
     for wanted in (1, 3, 5):
         clients = step.min_clients(wanted)
+        same = len(_ask(step, updates_of(matrix(1, 60).repeat(clients, 1))).members)
+        assert same >= step.fewest_rows(clients), f"{clients} equal clients leave {same} rows"
         left = len(_ask(step, updates_of(matrix(clients, 60))).members)
         assert left >= wanted, f"{clients} clients leave {left} rows, min_clients promises {wanted}"
 
