@@ -13,16 +13,23 @@ Mixed = tuple[Rows, list[list[int]]]
 """The rows that the rule sees, and for each of them the clients that it is made of."""
 
 
-def squared_distance(x: Vector, y: Vector) -> Fraction:
-    return sum(((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(x, y, strict=True)), Fraction(0))
+def whole_numbers(rows: Rows) -> list[list[int]]:
+    """The rows times a power of two that makes every number of them whole: what is compared is exact."""
+    ratios = [[x.as_integer_ratio() for x in row] for row in rows]
+    common = max((below for row in ratios for _, below in row), default=1)
+    return [[above * (common // below) for above, below in row] for row in ratios]
 
 
 def nnm(rows: Rows, ids: list[str], num_byzantine: int) -> Mixed:
     """Row i is the mean of the K − B rows nearest to it, itself first; ties by id."""
+    whole = whole_numbers(rows)
     members = []
-    for i, row in enumerate(rows):
-        others = sorted((squared_distance(row, rows[j]), ids[j], j) for j in range(len(rows)) if j != i)
-        members.append([i, *(j for _, _, j in others)][: len(rows) - num_byzantine])
+    for i in range(len(rows)):
+        others = []
+        for j in range(len(rows)):
+            if j != i:
+                others.append((sum((a - b) ** 2 for a, b in zip(whole[i], whole[j], strict=True)), ids[j], j))
+        members.append([i, *(j for _, _, j in sorted(others))][: len(rows) - num_byzantine])
     return [mean_row([rows[j] for j in group]) for group in members], members
 
 
