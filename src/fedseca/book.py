@@ -48,15 +48,17 @@ class Book:
         self._audit = None
         self._stack.close()
 
-    def resume(self, settings: Mapping[str, Any]) -> tuple[int, dict[str, Tensor] | None]:
+    def resume(self, settings: Mapping[str, Any], initial: Mapping[str, Any]) -> tuple[int, dict[str, Tensor] | None]:
         """How many rounds are done, and the model after them; None if nothing was kept.
 
         The server and the audit are put back to where they were. `settings` are what must be the same when a training
-        goes on, beside the rule.
+        goes on, beside the rule. Of a new training the `initial` model is kept before anybody is asked: a kill in
+        round 1 must not leave lines in the audit that are written again.
         """
         self._settings = dict(settings)
         path = None if self.checkpoint_dir is None else self.checkpoint_dir / CHECKPOINT
         if path is None or not path.exists():
+            self._keep(0, initial)
             return 0, None
         try:
             found = read_checkpoint(path)
@@ -81,16 +83,21 @@ class Book:
         if self._audit is not None:
             when = {"time": datetime.now(UTC).isoformat(timespec="seconds"), **said, "round": number}
             self._audit.append({**when, **record} for record in played.records())
-        if self.checkpoint_dir is not None:
-            # Copies: two names may stand for one array, which the format does not know.
-            model = {name: as_tensor(value).clone() for name, value in played.model.items()}
-            manifest = {
-                "round": number,
-                "audit": None if self._audit is None else self._audit.head,
-                "names": list(model),  # the format keeps no order
-                "settings": dict(self._settings),
-            }
-            self.server.keep(self.checkpoint_dir / CHECKPOINT, manifest, {"model": model})
+        self._keep(number, played.model)
+
+    def _keep(self, number: int, arrays: Mapping[str, Any]) -> None:
+        """A checkpoint after a round, if one is wanted."""
+        if self.checkpoint_dir is None:
+            return
+        # Copies: two names may stand for one array, which the format does not know.
+        model = {name: as_tensor(value).clone() for name, value in arrays.items()}
+        manifest = {
+            "round": number,
+            "audit": None if self._audit is None else self._audit.head,
+            "names": list(model),  # the format keeps no order
+            "settings": dict(self._settings),
+        }
+        self.server.keep(self.checkpoint_dir / CHECKPOINT, manifest, {"model": model})
 
 
 @contextmanager

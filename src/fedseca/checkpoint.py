@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedseca.errors import StateError
-from fedseca.files import write_atomically
+from fedseca.files import PRIVATE, write_atomically
 
 CHECKPOINT = "checkpoint.safetensors"
 FORMAT = 2
@@ -46,7 +46,7 @@ def write_checkpoint(path: Path, manifest: Mapping[str, Any], parts: Mapping[str
     content = bytearray(save(tensors, {"manifest": told, "digest": _BLANK.decode()}))
     place = content.index(_DIGEST % _BLANK) + len(_DIGEST % b"") - 1
     content[place : place + len(_BLANK)] = hashlib.sha256(content).hexdigest().encode()
-    write_atomically(path, bytes(content))
+    write_atomically(path, bytes(content), mode=PRIVATE)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

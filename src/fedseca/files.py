@@ -35,25 +35,37 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write the whole content to `path`, or leave what was there."""
+PRIVATE = 0o600
+"""The mode of files that name sites or hold models: only who runs the server reads them."""
+
+
+def write_atomically(path: str | Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write the whole content to `path`, or leave what was there; an `OSError` names the path that was asked for."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)  # the new name, too, survives a power cut
+    except OSError as problem:
+        raise type(problem)(problem.errno, problem.strerror, str(path)) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the new name, too, survives a power cut
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 def remove_leftovers(folder: Path, names: str) -> None:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -83,19 +83,18 @@ class Layout:
         return layout
 
     @classmethod
-    def elect(cls, clients: Sequence[Arrays], buffers: BufferPolicy = "median") -> Layout | None:
-        """The layout that more than half of the clients share; None if there is none.
+    def elect(cls, layouts: Sequence[Layout], buffers: BufferPolicy = "median") -> Layout | None:
+        """The layout that more than half of the clients have; None if there is none.
 
         Names, shapes and kinds are elected first and the precision among those that agree: a majority is not split by
         differing in precision alone.
         """
-        layouts = [cls.of(arrays, buffers) for arrays in clients]
-        structures = Counter(tuple(e.structure for e in layout.entries) for layout in layouts)
+        structures = Counter(layout.structure for layout in layouts)
         winner, votes = structures.most_common(1)[0] if structures else ((), 0)
-        if 2 * votes <= len(clients):
+        if 2 * votes <= len(layouts):
             return None
-        agreeing = Counter(lay for lay in layouts if tuple(e.structure for e in lay.entries) == winner)
-        return agreeing.most_common(1)[0][0]
+        agreeing = Counter(layout for layout in layouts if layout.structure == winner)
+        return replace(agreeing.most_common(1)[0][0], buffers=buffers)
 
     def in_order_of(self, clients: Sequence[Arrays]) -> Layout:
         """The same entries in the clients' order, if none of them has this one: most of them decide."""
@@ -122,6 +121,11 @@ class Layout:
             if ours.structure != theirs.structure:
                 return f"dtype {str(theirs.dtype).removeprefix('torch.')}{where}, expected {ours.structure[2]}"
         return None
+
+    @cached_property
+    def structure(self) -> tuple[Any, ...]:
+        """What all clients must agree on."""
+        return tuple(entry.structure for entry in self.entries)
 
     def is_parameter(self, entry: Entry) -> bool:
         """Whether the entry is part of the vector that the rule sees."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import stat
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -17,15 +21,41 @@ from torch import Tensor
 from fedseca.errors import InputError, printable
 from fedseca.layout import Arrays, Layout, Malformed
 
+LONGEST_ID = 200
+"""Characters of a client's id: it stands in every table, line of an audit and saved state."""
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A client's file that is read where it lies, and what it looked like when it was opened."""
+
+    path: str
+    seen: tuple[int, int, int]
+
+    @classmethod
+    def at(cls, path: str) -> MappedFile:
+        found = os.stat(path)
+        return cls(path, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+    def changed(self) -> bool:
+        """Whether it is another file by now, or was written to."""
+        try:
+            return MappedFile.at(self.path) != self
+        except OSError:
+            return True
+
 
 @dataclass(frozen=True)
 class Client:
-    """One client as it arrived: its arrays or what is wrong with them."""
+    """One client as it arrived: its arrays and their layout, or what is wrong with them."""
 
     arrays: Arrays | Malformed
+    layout: Layout | None = None
     is_numpy: bool = False
     label: str | None = None
     """The file it came from, if it came from one."""
+    file: MappedFile | None = None
+    """The same, if it is read in place."""
 
     @property
     def well_formed(self) -> bool:
@@ -37,20 +67,34 @@ class Client:
         return self.label is None
 
 
-def read_clients(source: Any) -> list[Client]:
-    """The clients in any of the accepted forms."""
+def read_clients(source: Any, *, in_place: bool = False) -> list[Client]:
+    """The clients in any of the accepted forms.
+
+    Of a file a private copy is made first, so that nobody can change it while it is read; `in_place` maps the file
+    itself, which must not change then.
+    """
     if isinstance(source, np.ndarray | Tensor):
         if source.ndim != 2:
             raise InputError(f"updates must be a (clients, coordinates) matrix; found shape {tuple(source.shape)}")
-        return [_read_client(row) for row in source]
+        return _read_matrix(source)
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
-        clients = [_read_client(item) for item in source]
+        clients = [_read_client(item, in_place) for item in source]
         labels = _short_names([c.label for c in clients])
         return [replace(c, label=label) for c, label in zip(clients, labels, strict=True)]
     raise InputError(
         "updates must be a (clients, coordinates) matrix or a sequence of vectors, state dicts or safetensors files; "
         f"found {type(source).__name__}"
     )
+
+
+def _read_matrix(source: np.ndarray[Any, Any] | Tensor) -> list[Client]:
+    """The rows of a matrix, which are all alike: what holds of one holds of all."""
+    try:
+        rows = as_tensor(source).unbind()
+        layout = Layout.of({"": rows[0]}) if rows else None
+    except Malformed as problem:
+        return [Client(problem) for _ in range(len(source))]
+    return [Client({"": row}, layout, isinstance(source, np.ndarray)) for row in rows]
 
 
 def _short_names(paths: list[str | None]) -> list[str | None]:
@@ -62,21 +106,23 @@ def _short_names(paths: list[str | None]) -> list[str | None]:
     return paths
 
 
-def _read_client(item: Any) -> Client:
+def _read_client(item: Any, in_place: bool = False) -> Client:
     label = os.fspath(item) if isinstance(item, str | os.PathLike) else None
     try:
-        arrays, is_numpy = _read_arrays(item)
-        Layout.of(arrays)
-        return Client(arrays, is_numpy, label)
+        file = MappedFile.at(label) if in_place and label is not None else None
+        arrays, is_numpy = _read_arrays(item, in_place)
+        return Client(arrays, Layout.of(arrays), is_numpy, label, file)
     except Malformed as problem:
         return Client(problem, label=label)
+    except InputError:  # the server's own trouble: there is no room for a copy
+        raise
     except Exception as problem:  # a client may be anything, and must not end the round whatever it is
         return Client(Malformed(f"cannot be read: {type(problem).__name__}: {problem}"), label=label)
 
 
-def _read_arrays(item: Any) -> tuple[Arrays, bool]:
+def _read_arrays(item: Any, in_place: bool) -> tuple[Arrays, bool]:
     if isinstance(item, str | os.PathLike):
-        return _read_file(item), False
+        return (_map_file(item) if in_place else _map_copy(item)), False
     if isinstance(item, np.ndarray | Tensor):
         return {"": as_tensor(item)}, isinstance(item, np.ndarray)
     if not hasattr(item, "items"):
@@ -91,7 +137,61 @@ def _read_arrays(item: Any) -> tuple[Arrays, bool]:
     return arrays, all(isinstance(value, np.ndarray) for value in item.values())
 
 
-def _read_file(path: str | os.PathLike[str]) -> Arrays:
+def _map_copy(path: str | os.PathLike[str]) -> Arrays:
+    """A safetensors file as tensors on a mapped copy that nobody else has a name for.
+
+    A file that is cut off while it is mapped would end the process, and one that is written to after it was screened
+    would carry what it likes into the model. The copy lies on the disk (`TMPDIR`), so the memory stays bounded.
+    """
+    folder = tempfile.mkdtemp(prefix="fedseca-")
+    try:
+        copy = os.path.join(folder, "client.safetensors")
+        _copy_file(path, copy)
+        return _map_file(copy)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # the mapping keeps the bytes, and the last array frees them
+
+
+def _copy_file(path: str | os.PathLike[str], copy: str) -> None:
+    """As many bytes as it has now; where the file system can, without moving them."""
+    try:
+        source = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as problem:
+        raise Malformed(f"not a readable safetensors file: {problem.strerror}") from None
+    found = os.fstat(source)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(source)
+        raise Malformed("not a readable safetensors file: it is not a regular file")
+    with open(source, "rb", buffering=0) as reading:
+        try:
+            with open(copy, "xb", buffering=0) as writing:
+                _move(reading, writing, found.st_size)
+        except OSError as problem:
+            raise InputError(
+                f"{tempfile.gettempdir()}: no private copy of {os.fspath(path)} can be written there "
+                f"({problem.strerror}); set TMPDIR to a larger folder, or read the files in place"
+            ) from None
+
+
+def _move(reading: IO[bytes], writing: IO[bytes], size: int) -> None:
+    left, together = size, hasattr(os, "copy_file_range")
+    while left > 0:
+        if together:
+            try:
+                moved = os.copy_file_range(reading.fileno(), writing.fileno(), min(left, 1 << 30))
+            except OSError as problem:
+                if problem.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+                    raise
+                together = False
+                continue
+        else:
+            moved = writing.write(reading.read(min(left, 1 << 22)))
+        if not moved:  # it was cut off meanwhile
+            return
+        left -= moved
+
+
+def _map_file(path: str | os.PathLike[str]) -> Arrays:
     """A safetensors file as tensors on the mapped file: nothing is loaded until it is read."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -111,11 +211,9 @@ def _check_name(name: object) -> None:
 
 
 def as_tensor(value: Any) -> Tensor:
-    """A tensor or NumPy array as a detached tensor, on the same memory where that can be."""
+    """A tensor or NumPy array as a plain detached tensor, on the same memory where that can be."""
     if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_nested or value.device.type == "meta":
-            raise Malformed("is a sparse, nested or data-less tensor, expected a dense one")
-        return value.detach()
+        return _plain(value)
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fiub":
             raise Malformed(f"dtype {value.dtype} is not supported")
@@ -131,6 +229,26 @@ def as_tensor(value: Any) -> Tensor:
     raise Malformed(f"is a {type(value).__name__}, expected a tensor or array")
 
 
+def _plain(value: Tensor) -> Tensor:
+    """What a tensor holds, as a tensor of torch's own kind whose memory is there.
+
+    Kernels read this memory: a shape that promises more than there is would end the process.
+    """
+    if value.layout != torch.strided or value.is_nested or value.device.type == "meta":
+        raise Malformed("is a sparse, nested or data-less tensor, expected a dense one")
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass has its own idea of every operation
+        plain = value.detach().as_subclass(Tensor)
+        if plain._is_zerotensor():
+            raise Malformed("is a tensor without data of its own, expected a dense one")
+        plain = plain.resolve_conj().resolve_neg()  # a view that only says it is negated reads as if it were not
+        last = sum((size - 1) * step for size, step in zip(plain.shape, plain.stride(), strict=True))
+        needed = (plain.storage_offset() + last + 1) * plain.element_size() if plain.numel() else 0
+        storage = plain.untyped_storage()
+        if storage.nbytes() < needed or (needed and storage.data_ptr() == 0):
+            raise Malformed(f"holds {storage.nbytes()} bytes where its shape {tuple(plain.shape)} needs {needed}")
+    return plain
+
+
 def read_before(before: Any) -> Arrays:
     """The global model that the clients started from: the caller's own, so a fault in it is an error."""
     client = _read_client(before)
@@ -141,12 +259,28 @@ def read_before(before: Any) -> Arrays:
     return client.arrays
 
 
-def identify(clients: Sequence[Client], client_ids: Sequence[object] | None) -> list[str]:
-    """The clients' ids as printable text: those given, else the file's name, else the position."""
-    if client_ids is None:
-        ids = [c.label if c.label is not None else str(index) for index, c in enumerate(clients)]
-    elif len(client_ids) != len(clients):
+def identify(clients: Sequence[Client], client_ids: Sequence[object] | None) -> tuple[list[Client], list[str]]:
+    """The clients and their ids as printable text: those given, else the file's name, else the position.
+
+    A client whose id cannot be shown, or is too long, goes by its position, and is left out for that.
+    """
+    if client_ids is not None and len(client_ids) != len(clients):
         raise InputError(f"{len(clients)} updates but {len(client_ids)} client ids")
-    else:
-        ids = [str(client_id) for client_id in client_ids]
-    return [printable(client_id) for client_id in ids]
+    found, ids = list(clients), []
+    for index, client in enumerate(clients):
+        text: str | None = client.label or str(index)
+        if client_ids is not None:
+            text = _text(client_ids[index])
+        if text is None or len(text) > LONGEST_ID:
+            why = "cannot be shown" if text is None else f"has {len(text)} characters (allowed: {LONGEST_ID})"
+            found[index] = replace(client, arrays=Malformed(f"its id {why}"))
+            text = f"client at place {index}"
+        ids.append(printable(text))
+    return found, ids
+
+
+def _text(client_id: object) -> str | None:
+    try:
+        return str(client_id)
+    except Exception:  # an id may be anything
+        return None

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedseca import ops
 from fedseca.errors import InputError, Rejection, printable
 from fedseca.layout import Arrays, BufferPolicy, Layout, Malformed
-from fedseca.reading import Client, identify, read_before, read_clients
+from fedseca.reading import Client, MappedFile, identify, read_before, read_clients
 from fedseca.updates import BLOCK_ELEMENTS, Row, Updates
 
 LARGEST_NORM = 1e150
@@ -34,6 +34,17 @@ class Screening:
     is_numpy: bool
     """Whether the admitted clients sent NumPy arrays, so that the answer is one too."""
     before: Arrays | None
+    files: tuple[MappedFile, ...] = ()
+    """The admitted clients' files that are read in place."""
+
+    def check_unchanged(self) -> None:
+        """That no file was written to since it was screened: otherwise an `InputError`."""
+        for file in self.files:
+            if file.changed():
+                raise InputError(
+                    f"{file.path}: was changed while it was aggregated; nothing is kept of it: aggregate again, or "
+                    "without in_place, which reads private copies"
+                )
 
 
 def screen(
@@ -44,13 +55,14 @@ def screen(
     weights: Sequence[Any] | None = None,
     buffers: BufferPolicy = "median",
     expected: Layout | None = None,
+    in_place: bool = False,
 ) -> Screening:
     """Admit each client of `source` or reject it with a reason.
 
     The arrays must be those that are `expected`, or else those of `before`, or else those that most clients sent.
+    With `in_place` files are mapped where they lie: ask `check_unchanged` before the result is used.
     """
-    clients = read_clients(source)
-    ids = identify(clients, client_ids)
+    clients, ids = identify(read_clients(source, in_place=in_place), client_ids)
     if weights is not None and len(weights) != len(clients):
         raise InputError(f"{len(clients)} updates but {len(weights)} weights")
     reference = None if before is None else read_before(before)
@@ -77,6 +89,7 @@ def screen(
         rejected=tuple(Rejection(ids[index], printable(reasons[index], limit=200)) for index in sorted(reasons)),
         is_numpy=sum(clients[fitting[p]].is_numpy for p in admitted) * 2 > len(admitted),
         before=reference,
+        files=tuple(file for p in admitted if (file := clients[fitting[p]].file) is not None),
     )
 
 
@@ -112,7 +125,7 @@ def _expected_layout(
         return expected
     if before is not None:
         return Layout.of(before, buffers).in_order_of([_arrays(c) for c in voters if c.well_formed and c.ordered])
-    return Layout.elect([_arrays(c) for c in voters if c.well_formed], buffers)
+    return Layout.elect([c.layout for c in voters if c.layout is not None and c.well_formed], buffers)
 
 
 def _arrays(client: Client) -> Arrays:

@@ -29,13 +29,15 @@ def diagnostics_of(rule: Aggregator) -> dict[str, Diagnostic]:
     return {each.name: each for each in (NORM, *rule.diagnostics)}
 
 
+_MOST_SHOWN = 20
+"""Clients in the text of a round."""
 _SERVER = "server"
 _SAVED = "server.safetensors"
 _OUTDATED = "server.json"
 """What an earlier version wrote in its place."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Round:
     """What came of one round."""
 
@@ -50,6 +52,19 @@ class Round:
     rejected: tuple[Rejection, ...]
     suspicions: Mapping[str, str] = field(default_factory=dict)
     """The admitted clients that stand out, each with the reason (`fedseca.suspicion`)."""
+
+    def __repr__(self) -> str:
+        """The table of its clients."""
+        counts = f"{len(self.client_ids)} admitted ({len(self.suspects)} suspect), {len(self.rejected)} left out"
+        columns = [name for name, values in self.diagnostics.items() if values.ndim == 1]
+        lines = [["client", "verdict", *columns]]
+        for record in self.records()[:_MOST_SHOWN]:
+            numbers = ["–" if record.get(name) is None else f"{record[name]:.4g}" for name in columns]
+            lines.append([record["client"], record["verdict"], *numbers])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        more = len(self.answers) - _MOST_SHOWN
+        return "\n".join([f"Round: {counts}", *shown, *([f"… and {more} more"] if more > 0 else [])])
 
     @property
     def clients(self) -> Mapping[str, Tensor]:
@@ -110,10 +125,12 @@ class Server:
         learning_rate: float = 1.0,
         buffers: BufferPolicy = "median",
         seed: int = 0,
+        in_place: bool = False,
         **hyperparameters: Any,
     ) -> None:
         """`learning_rate` is η in w ← w − η·g̃. `buffers` says what happens to the running statistics of
-        normalisation layers: their median over the clients, or "aggregate" like the weights."""
+        normalisation layers: their median over the clients, or "aggregate" like the weights. Files of clients are
+        copied before they are read, unless `in_place`: then they must not change, and if one does it is an error."""
         self.rule = make_aggregator(rule, **hyperparameters)
         if buffers not in get_args(BufferPolicy):
             raise InputError(f"buffers must be {' | '.join(get_args(BufferPolicy))}; found {buffers!r}")
@@ -122,6 +139,7 @@ class Server:
         if not (np.isfinite(learning_rate) and learning_rate > 0):
             raise InputError(f"learning_rate must be a finite number above 0; found {learning_rate!r}")
         self.learning_rate, self.buffers, self.seed = float(learning_rate), buffers, seed
+        self.in_place = in_place
         self.round = 0
         self._state: State = {}
         self._layout: Layout | None = None  # of what is remembered
@@ -171,7 +189,15 @@ class Server:
         weights: Sequence[float] | None = None,
     ) -> Screening:
         """Who would be admitted to a round now, and why the others would not."""
-        return screen(updates, client_ids, before=before, weights=weights, buffers=self.buffers, expected=self._layout)
+        return screen(
+            updates,
+            client_ids,
+            before=before,
+            weights=weights,
+            buffers=self.buffers,
+            expected=self._layout,
+            in_place=self.in_place,
+        )
 
     def _play(
         self,
@@ -199,7 +225,9 @@ class Server:
             raise TypeError(
                 f"{self.rule.name}.aggregate must answer an Aggregation whose update has {admitted.dim} numbers"
             )
-        return self._finish(screening, answer), answer, admitted.layout
+        out = self._finish(screening, answer)
+        screening.check_unchanged()
+        return out, answer, admitted.layout
 
     def _generator(self) -> torch.Generator:
         """A generator of this round's own: a restored server draws what an unbroken one would have drawn."""
@@ -332,17 +360,20 @@ def aggregate(
     weights: Sequence[float] | None = None,
     buffers: BufferPolicy = "median",
     seed: int = 0,
+    in_place: bool = False,
     **hyperparameters: Any,
 ) -> Any:
     """The robust aggregate of K updates, in the form they came in, with no memory of earlier calls.
 
     `updates`: a (K, D) tensor or array, K vectors, K state dicts or K safetensors files. They are differences to the
     global model; if they are the clients' models, give the global model `before`, and the answer is the new one.
-    Clients that cannot be used are left out; `Server` says who and why.
+    Clients that cannot be used are left out; `Server` says who and why. Files are copied before they are read, so that
+    nobody can change them meanwhile; `in_place` leaves that out, for files that do not change.
 
     >>> aggregate(torch.tensor([[1.0, -2.0], [3.0, -4.0], [2.0, 9.0]]), rule="cwmed")
     tensor([ 2., -2.])
     """
     made = make_alone(rule, **hyperparameters)
-    out = Server(made, buffers=buffers, seed=seed).aggregate(updates, client_ids, before=before, weights=weights)
+    server = Server(made, buffers=buffers, seed=seed, in_place=in_place)
+    out = server.aggregate(updates, client_ids, before=before, weights=weights)
     return out.update if before is None else out.model

@@ -211,8 +211,7 @@ class Updates:
 
         Use `fedseca.screening.screen` to leave such clients out instead.
         """
-        clients = read_clients(source)
-        ids = identify(clients, client_ids)
+        clients, ids = identify(read_clients(source), client_ids)
         if not clients:
             raise InputError("there are no updates")
         states = []
@@ -322,6 +321,14 @@ class Updates:
     def row(self, index: int) -> Tensor:
         """One client's vector in the dtype of the arithmetic. May be a view: never write to it."""
         return self.rows[index].read(0, self.dim)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The clients' vectors, one after the other, each as long as it is looked at."""
+        return (self.row(index) for index in range(len(self)))
+
+    def matrix(self) -> Tensor:
+        """All vectors as one K × D tensor of its own: for rules that want it dense, at the price of its memory."""
+        return torch.stack(list(self))
 
     def by_id(self) -> list[int]:
         """The rows in the order of their ids: one that does not depend on who answered first."""

@@ -74,7 +74,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "no data": (["--dataset", "cifar10", "--data-dir", "."], "cifar10 is not in"),
     "no data folder": (["--data-dir", "nowhere"], "data folder nowhere: no such folder"),
     "no address": (["--ray", "nonsense"], "--ray takes HOST:PORT, ray://HOST:PORT, auto or local; found 'nonsense'"),
-    "no threads": (["--threads", "0"], "threads must be an integer ≥ 1; found 0"),
+    "no threads": (["--threads", "0"], "threads must be an integer from 1 to 1024; found 0"),
     "out of bounds": (["--vary", "sparsity=0.5,1.5"], "fedseca: sparsity must be float ≥ 0, < 1; found 1.5"),
     "no config": (["--config", "nowhere.toml"], "nowhere.toml: No such file or directory"),
 }

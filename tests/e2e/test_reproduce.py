@@ -98,7 +98,7 @@ BAD = {
     "concordance --only krum": "unknown row 'krum'",
     "main --rounds 0": "scenario: rounds must be integer ≥ 1; found 0",
     "main -j 0": "jobs must be an integer ≥ 1; found 0",
-    "main --threads 0": "threads must be an integer ≥ 1; found 0",
+    "main --threads 0": "threads must be an integer from 1 to 1024; found 0",
     "": "Missing argument 'NAME'",
 }
 

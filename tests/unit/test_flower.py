@@ -388,6 +388,28 @@ def test_cut_off_after_any_round_it_goes_on_and_ends_the_same(options, tmp_path)
         run(tmp_path / "a", 8, rule="krum")
 
 
+def test_a_kill_in_round_1_does_not_write_its_lines_twice(tmp_path, monkeypatch):
+    """Three times; a node that was bad once would be called suspicious."""
+    folders = {"audit_dir": tmp_path, "checkpoint_dir": tmp_path / "kept"}
+    original = Server.keep
+
+    def killed(server, path, manifest, parts):
+        if manifest["round"] > 0:
+            raise KeyboardInterrupt
+        original(server, path, manifest, parts)
+
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Server, "keep", killed)
+            with pytest.raises(KeyboardInterrupt):
+                play(train, 2, **folders)
+        assert len(read_audit(tmp_path / "audit.jsonl")) == len(NODES)
+    result, _ = play(train, 2, **folders)
+    assert len(read_audit(tmp_path / "audit.jsonl")) == 2 * len(NODES)
+    unbroken, _ = play(train, 2)
+    np.testing.assert_array_equal(arrays_of(result.arrays)["bias"], arrays_of(unbroken.arrays)["bias"])
+
+
 def test_a_round_that_was_written_down_but_not_kept_is_played_again(tmp_path, monkeypatch):
     folders = {"audit_dir": tmp_path, "checkpoint_dir": tmp_path / "kept"}
     play(train, 1, **folders)

@@ -218,7 +218,7 @@ def test_what_all_cells_would_stumble_over_is_said_once_and_nothing_is_written(t
     cells = scenarios(SMALL, [Axis("seed", (0, 1))])
     (tmp_path / "thesis.tex").write_text("all of it")
     for store, options, message in (
-        (Store(tmp_path / "new"), {"threads": 0}, "threads must be an integer ≥ 1; found 0"),
+        (Store(tmp_path / "new"), {"threads": 0}, "threads must be an integer from 1 to 1024; found 0"),
         (Store(tmp_path / "new"), {"data_dir": tmp_path / "nowhere"}, "no such folder"),
         (Store(tmp_path), {}, r"holds other files \(thesis.tex\) and no grid"),
     ):

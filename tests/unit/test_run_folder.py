@@ -342,7 +342,7 @@ def test_two_writers_at_once_are_refused(tmp_path):
 def test_bad_arguments():
     for arguments, message in (
         ({"checkpoint_every": 0}, "checkpoint_every must be an integer ≥ 1"),
-        ({"threads": 0}, "threads must be an integer ≥ 1"),
+        ({"threads": 0}, "threads must be an integer from 1 to 1024"),
         ({"device": "toaster"}, "device 'toaster' cannot be used here"),
         ({"device": "meta"}, "device 'meta' cannot be used here"),
         ({"data_dir": "/no/such/folder"}, "/no/such/folder"),

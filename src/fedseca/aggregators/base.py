@@ -18,7 +18,7 @@ ADOPTED = diagnostic("adopted", help="share of its surviving coordinates that en
 CLIP_FACTOR = diagnostic("clip_factor", heading="clip", help="what its update was multiplied by to be short enough")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Aggregation:
     """What a rule answers."""
 
@@ -34,6 +34,10 @@ class Aggregation:
     row_weight: Tensor | None = None
     """The weight of the row that stood for each client (K), if steps mixed the rows: clients that share a row have
     little weight each, and are not distrusted for that."""
+
+    def __repr__(self) -> str:
+        clients, said = len(self.diagnostics["weight"]), ", ".join(self.diagnostics)
+        return f"Aggregation(update of {self.update.numel()} numbers; of {clients} clients: {said})"
 
     @property
     def clients(self) -> Mapping[str, Tensor]:

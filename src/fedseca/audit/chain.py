@@ -18,7 +18,7 @@ from types import NoneType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from fedseca.errors import FolderBusy, InputError
-from fedseca.files import take_lock
+from fedseca.files import PRIVATE, sync_folder, take_lock
 from fedseca.verdict import KINDS
 
 Record = dict[str, Any]
@@ -47,7 +47,9 @@ class Audit:
         self.head, self._end = BEGINNING, 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab", buffering=0)
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
+            self._file = os.fdopen(handle, "ab", buffering=0)
+            sync_folder(self.path.parent)
         except OSError as problem:
             raise AuditError(f"{self.path}: cannot be written ({problem.strerror})") from None
         try:

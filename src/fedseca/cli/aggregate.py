@@ -40,6 +40,10 @@ def aggregate(
     ] = None,
     buffers: Annotated[BufferPolicy, typer.Option(help="Running statistics of normalisation layers.")] = "median",
     seed: Annotated[int, typer.Option(help="Of the rules that draw at random.")] = 0,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="Read the files where they lie, without a copy: they must not change."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Aggregate the update files of the clients, robustly.
@@ -51,7 +55,8 @@ def aggregate(
         raise InputError("--learning-rate is the step from the global model: give --global too, or leave it out")
     given = {name: AGGREGATORS.declared(rule, name).parse(text) for name, text in map(split_setting, settings or [])}
     made = make_alone(rule, **given)
-    server = Server(made, learning_rate=1.0 if learning_rate is None else learning_rate, buffers=buffers, seed=seed)
+    step = 1.0 if learning_rate is None else learning_rate
+    server = Server(made, learning_rate=step, buffers=buffers, seed=seed, in_place=in_place)
     out = server.aggregate(files, before=before)
     result = out.update if before is None else out.model
     output.parent.mkdir(parents=True, exist_ok=True)

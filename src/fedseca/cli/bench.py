@@ -17,6 +17,7 @@ from rich.table import Table
 
 from fedseca.bench import PLAIN, Measurement, measure, paper_seconds, plan_measurements
 from fedseca.errors import InputError, MissingDependency
+from fedseca.federation.loop import check_threads
 from fedseca.files import write_atomically
 
 
@@ -29,13 +30,13 @@ def bench(
     compare: Annotated[str, typer.Option(help="pseudocode (the paper's, in plain torch), torch (plain ways).")] = "",
     compare_at: Annotated[str, typer.Option(help="Numbers of clients to compare at; all if not given.")] = "",
     repeats: Annotated[int, typer.Option(help="Repeats of which the median is taken.", min=1)] = 5,
-    threads: Annotated[int | None, typer.Option(help="Threads; as many as torch takes if not given.", min=1)] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; as many as torch takes if not given.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder for the table and the plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Measure how long the rules take and how much memory, beside the paper's table."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    check_threads(threads)
+    torch.set_num_threads(threads or torch.get_num_threads())
     counts = _numbers(clients)
     planned = plan_measurements(_words(rules), _words(compare), dim, counts, _numbers(compare_at) or None)
     found: list[Measurement] = []

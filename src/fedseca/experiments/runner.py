@@ -12,6 +12,7 @@ from fedseca.errors import InputError
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Task, Workers
 from fedseca.federation import Scenario
+from fedseca.federation.loop import check_threads
 from fedseca.plugins import portable
 
 
@@ -65,8 +66,7 @@ def run_grid(
 
 def check(cells: Sequence[Scenario], store: Store, data_dir: str | Path | None, threads: int) -> None:
     """Whether the grid can be run: what all its cells would stumble over is said once, before anything is written."""
-    if threads < 1:
-        raise InputError(f"threads must be an integer ≥ 1; found {threads}")
+    check_threads(threads)
     store.check_usable()
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"data folder {data_dir}: no such folder")

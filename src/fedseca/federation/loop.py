@@ -59,9 +59,9 @@ def simulate(
     given, one where a step is so small that more would only wait for each other, else what torch is set to. `train`
     says where the clients train, if not here one after the other.
     """
-    for name, value in (("checkpoint_every", checkpoint_every), ("threads", threads)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be an integer ≥ 1; found {value!r}")
+    if checkpoint_every < 1:
+        raise InputError(f"checkpoint_every must be an integer ≥ 1; found {checkpoint_every!r}")
+    check_threads(threads)
     scenario = scenario or Scenario()
     federation = Federation(scenario, data_dir=data_dir, device=device)
     server = Server(
@@ -102,6 +102,15 @@ def simulate(
 def _due(done: int, rounds: int, every: int, kept: float) -> bool:
     """Whether it is time for a checkpoint, the last one of which was kept at that moment."""
     return done % every == 0 or done == rounds or time.monotonic() - kept >= _PATIENCE
+
+
+MOST_THREADS = 1024
+
+
+def check_threads(threads: int | None) -> None:
+    """That torch can be told to use so many."""
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"threads must be an integer from 1 to {MOST_THREADS}; found {threads!r}")
 
 
 def _one_by_one(federation: Federation) -> Train:

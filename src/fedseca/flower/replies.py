@@ -120,7 +120,10 @@ def _metrics(content: RecordDict) -> MetricRecord | None:
 
 
 def _is_finite(value: Any) -> bool:
-    return all(math.isfinite(each) for each in (value if isinstance(value, list) else [value]))
+    try:
+        return all(math.isfinite(float(each)) for each in (value if isinstance(value, list) else [value]))
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _shape(record: MetricRecord) -> list[tuple[str, int]]:

@@ -96,7 +96,8 @@ class RobustStrategy(FedAvg):
     ) -> Result:
         """As FedAvg's; with `checkpoint_dir` it goes on after the last round that was kept there."""
         with self._book as book:
-            done, model = book.resume(self._settings(initial_arrays))
+            initial = read_arrays(initial_arrays)
+            done, model = book.resume(self._settings(initial), initial)
             if model is not None:
                 initial_arrays = ArrayRecord({name: Array(value.numpy()) for name, value in model.items()})
                 log(INFO, "Resuming after round %s, from %s", done, book.checkpoint_dir)
@@ -118,9 +119,9 @@ class RobustStrategy(FedAvg):
             result.arrays = initial_arrays
         return result
 
-    def _settings(self, arrays: ArrayRecord) -> dict[str, Any]:
+    def _settings(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """What must be the same when a training goes on, beside the rule."""
-        model = [[name, str(value.dtype), list(value.shape)] for name, value in read_arrays(arrays).items()]
+        model = [[name, str(value.dtype), list(value.shape)] for name, value in arrays.items()]
         return {
             "model": model,
             "learning_rate": self.server.learning_rate,

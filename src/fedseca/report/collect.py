@@ -20,6 +20,8 @@ from fedseca.report.compact import LONGEST, compact, thinned
 
 _MOST_ENTRIES = 200_000
 """Of all matrices of pairs on a page: about 1.4 MB."""
+_MOST_FOLDERS = 20_000
+"""That are searched: links may lead anywhere, to the whole disk."""
 _MOST_VALUES = 300_000
 """Of all that is said of each client in each round, on a page: about 2 MB."""
 _UNREADABLE = (
@@ -113,6 +115,9 @@ def _below(given: Path, seen: dict[Path, str], left_out: list[LeftOut]) -> Itera
         if place in seen:
             inner.clear()
             continue
+        if len(seen) >= _MOST_FOLDERS:
+            left_out.append(LeftOut(name_of(path), f"not searched: there are more than {_MOST_FOLDERS:,} folders"))
+            return
         seen[place] = name_of(path)
         inner[:] = sorted(each for each in inner if not each.startswith("."))
         yield place, seen[place], names
