@@ -66,6 +66,7 @@ def main() -> None:
         expected = fedseca.aggregate(matrix)
         del matrix
         from_files = median_time(partial(fedseca.aggregate, files))
+        in_place = median_time(partial(fedseca.aggregate, files, in_place=True))
         assert torch.equal(fedseca.aggregate(files)["weights"], expected)
         out = Path(folder) / "out.safetensors"
         command = [sys.executable, "-c", "from fedseca.cli import main; main()", "aggregate"]
@@ -76,7 +77,9 @@ def main() -> None:
         "anonymous_megabytes": round(most / 1e6),
         "seconds_in_memory": round(in_memory, 3),
         "seconds_from_files": round(from_files, 3),
+        "seconds_in_place": round(in_place, 3),
         "ratio": round(from_files / in_memory, 2),
+        "ratio_in_place": round(in_place / in_memory, 2),
         "seconds_of_the_whole_command": round(seconds, 2),
     }
     print(json.dumps(figures, indent=1))
