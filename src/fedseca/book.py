@@ -71,9 +71,11 @@ class Book:
             if self.server.round > done or model.keys() != found.parts["model"].keys():
                 raise ValueError("its parts are not of the same round or model")
         except StateError as problem:
-            raise StateError(f"{problem}; or give another checkpoint_dir") from None
+            raise StateError(f"{problem}; give another checkpoint_dir to begin anew") from None
         except (KeyError, TypeError, ValueError) as problem:
-            raise StateError(f"{path}: cannot be resumed ({problem!r}); give another checkpoint_dir") from None
+            raise StateError(
+                f"{path}: cannot be resumed ({problem!r}); give another checkpoint_dir to begin anew"
+            ) from None
         if self._audit is not None and head is not None:
             self._audit.cut_back(head, done + 1, done + 1)
         return done, model

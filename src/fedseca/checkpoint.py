@@ -55,7 +55,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         content = path.read_bytes()
         header = _header(content)
         if "digest" not in header and "contents" in json.loads(header.get("manifest", "{}")):
-            raise StateError(f"{path}: was written by an earlier version of fedseca; go on with that version")
+            raise StateError(f"{path}: was written by an earlier version of fedseca, which alone can resume it")
         _check_digest(content, header["digest"])
         manifest = json.loads(header["manifest"])
         if manifest["format"] != FORMAT:
@@ -86,7 +86,10 @@ def whole_number(value: Any) -> int:
 def _header(content: bytes) -> dict[str, str]:
     """The texts in the header of a safetensors file: eight bytes say how long it is."""
     size = int.from_bytes(content[:8], "little")
-    found = json.loads(content[8 : 8 + size])["__metadata__"]
+    try:
+        found = json.loads(content[8 : 8 + size])["__metadata__"]
+    except ValueError:  # as json says it, it would be of another file
+        raise LookupError from None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ValueError("its header is not that of a checkpoint")
     return found

@@ -234,8 +234,9 @@ def _plain_type(hint: Any) -> tuple[type, bool]:
 def unknown(kind: str, found: object, known: Iterable[str]) -> str:
     """The message for an unknown name: the nearest known one, then all of them."""
     names = list(known)
-    near = difflib.get_close_matches(str(found), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    by_letters = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(str(found).lower(), by_letters, n=1)
+    hint = f"; did you mean {by_letters[near[0]]!r}?" if near else "."
     return f"unknown {kind} {found!r}{hint} Known: {', '.join(names) or 'none'}"
 
 

@@ -34,6 +34,8 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         """Class decorator: make the class known under `name`."""
 
         def add(cls: type[T]) -> type[T]:
+            if missing := ", ".join(sorted(getattr(cls, "__abstractmethods__", ()))):
+                raise TypeError(f"{self.kind} {name!r}: {cls.__name__} must define {missing}")
             if not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"{self.kind}: a name has letters, digits, _ and -; found {name!r}")
             for registry in (self, *self._others):
@@ -191,6 +193,8 @@ class Grammar:
         shorts = dict.fromkeys([*self.owner.hyperparameters(), *(each.partition(".")[2] for each in known)])
         parts = ", ".join(dict.fromkeys(name for each in names.values() for name in each))
         inside = self._inside(path, full, names) if dot else None
+        if inside is None and dot and first not in self.owner.hyperparameters():
+            raise ParameterError(f"{path!r}: {first!r} is no part of this {self.owner.name}; its parts: {parts}")
         if inside is None:
             raise ParameterError(f"{unknown(f'hyperparameter of {self.owner.name}', path, shorts)}; its parts: {parts}")
         return inside

@@ -211,3 +211,31 @@ def test_a_name_means_one_part():
             fedseca.register(name)(dataclasses.make_dataclass("Mine", [], bases=(Clipping,), frozen=True))
     with pytest.raises(ValueError, match="rule 'cwmed' is registered already"):
         fedseca.register("cwmed")(dataclasses.make_dataclass("Mine", [], bases=(Clipping,), frozen=True))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda mix: None, "must answer a Mix; found NoneType"),
+        (lambda mix: dataclasses.replace(mix, members=[[k + 1] for k in range(5)]), "the places of clients as members"),
+        (lambda mix: dataclasses.replace(mix, members=[], weights=[], ids=[]), "from 1 to K mixes"),
+        (lambda mix: dataclasses.replace(mix, ids=["a"]), "weights and an id for each mix"),
+        (lambda mix: dataclasses.replace(mix, weights=[[]] * 5), "a weight for each member"),
+        (lambda mix: dataclasses.replace(mix, members=[()] * 5, weights=[()] * 5), "a member in each mix"),
+        (lambda mix: dataclasses.replace(mix, row_of=[9] * 5), "a mix for each client in row_of"),
+        (lambda mix: dataclasses.replace(mix, diagnostics={}), "what it declares as diagnostics"),
+    ],
+)
+def test_what_a_step_of_ones_own_answers_wrongly_is_told_in_one_line(answer, message):
+    class Mine(Clipping):
+        def mix(self, updates, state, rng):
+            return answer(super().mix(updates, state, rng))
+
+    with pytest.raises(fedseca.FedsecaError, match=f"clipping.mix must answer .*{message}|{message}") as problem:
+        fedseca.aggregate(torch.randn(5, 4), rule=Chain(before=(Mine(),), rule=make_aggregator("cwmed")))
+    assert "clipping.mix must answer" in str(problem.value) and "\n" not in str(problem.value)
+
+
+def test_a_part_that_defines_nothing_is_refused_when_it_is_registered():
+    with pytest.raises(TypeError, match="step 'half': Half must define mix, tolerates"):
+        fedseca.register("half")(dataclasses.make_dataclass("Half", [], bases=(fedseca.StepBefore,), frozen=True))

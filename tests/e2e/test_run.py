@@ -41,7 +41,7 @@ def test_what_a_person_sees(tmp_path):
     done = run("run", *QUICK, "-o", tmp_path / "mine")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
-    assert "promises a bound" not in shown
+    assert "is guaranteed against" not in shown
     assert "fedseca under ipm on digits: 5 clients, 2 of them Byzantine (3, 4), 3 rounds" in shown
     assert "who has how many images of each class" in shown
     assert headings(done.stdout) == ["client", "truth", "suspect", "norm", "weight", "trust ρ", "clip", "adopted"]

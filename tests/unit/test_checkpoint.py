@@ -155,7 +155,7 @@ def of_the_version_before(manifest: Any, tensors: dict[str, torch.Tensor]) -> by
 def test_a_checkpoint_of_the_version_before_is_refused_and_says_what_to_do(saved):
     saved.write_bytes(of_the_version_before(*opened(saved)))
     told = refused(saved.parent)
-    assert "was written by an earlier version of fedseca; go on with that version" in told
+    assert "was written by an earlier version of fedseca, which alone can resume it" in told
 
 
 def test_a_server_of_the_version_before_is_refused_and_says_what_to_do(tmp_path):
@@ -274,7 +274,7 @@ def test_the_checkpoint_of_a_run_of_the_version_before_is_refused_and_says_what_
     path = folder / "checkpoint.safetensors"
     path.write_bytes(of_the_version_before(*opened(path)))
     told = not_resumed(folder)
-    assert "was written by an earlier version of fedseca; go on with that version" in told and "overwrite" in told
+    assert "was written by an earlier version of fedseca, which alone can resume it" in told and "overwrite" in told
     with pytest.raises(InputError, match="was written by an earlier version of fedseca") as problem:
         read_model(folder)
     assert "\n" not in str(problem.value)

@@ -13,7 +13,7 @@ from fedseca.aggregators.base import Aggregation, Aggregator
 from fedseca.declare import Declared, Diagnostic, Hyperparameter, unknown
 from fedseca.errors import InputError, NotEnoughRows, ParameterError, UnknownName
 from fedseca.parts import Registry
-from fedseca.steps import STEPS, Mix, Step, StepAfter, StepBefore
+from fedseca.steps import STEPS, Mix, Step, StepAfter, StepBefore, check_mix
 from fedseca.updates import State, Updates
 
 PLUS = "+"
@@ -119,6 +119,7 @@ class Chain(Aggregator):
         rows = updates
         for step in self.before:
             mix = step.mix(rows, _of_part(step.name, state), rng)
+            check_mix(step, mix, len(rows))
             names = [each.name for each in self._said_by(step)]
             said = {name: mix.diagnostics[each.name] for name, each in zip(names, step.diagnostics, strict=True)}
             mix = replace(mix, diagnostics=said)

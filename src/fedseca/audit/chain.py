@@ -177,6 +177,8 @@ def _links(path: Path, *, strict: bool = False) -> Iterator[_Link]:
                             "was killed while it did (the next one drops it)"
                         )
                     return
+                if number == 1 and line[:1] != b"{":
+                    raise AuditError(f"{path}: line 1 was changed after it was written, or this is not an audit")
                 begun = line[:-_SEAL]
                 sealed, digest = _sealed(begun)
                 if line != sealed:

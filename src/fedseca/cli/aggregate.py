@@ -94,7 +94,7 @@ def _show(out: Round, rule: Aggregator, output: Path, *, model: bool) -> None:
     for record in out.records():
         cells = (each.show(record.get(each.name)) for each in columns)
         table.add_row(Text(record["client"]), verdict_text(record["verdict"]), *cells)
-    console.print(table)
+    wide_console(table).print(table)
     for client_id, verdict in out.answers:
         if verdict.reason is not None:
             # What a client sent is shown as plain text, never as markup.

@@ -58,6 +58,9 @@ def list_all(
         console.rule(f"[bold]{len(registry)} {name}", align="left")
         for key, cls in registry.items():
             _show(console, key, cls, widths)
+            if issubclass(cls, Step):
+                where = "before" if issubclass(cls, StepBefore) else "after"
+                console.print(Text(f"    stands {where} a rule", style="dim"))
     part = _PARTS.get(kind or "", "aggregator")
     path = "STEP.NAME" if kind == "steps" else f"{part}.NAME"
     console.print(f"\nSet a hyperparameter with fedseca run --set {path}=VALUE.")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedseca.cli.data import partition_table
-from fedseca.cli.tables import score, shown_diagnostics, sparkline
+from fedseca.cli.tables import score, shown_diagnostics, sparkline, wide_console
 from fedseca.errors import printable
 from fedseca.federation import Federation, History
 from fedseca.federation.history import LAST
@@ -30,7 +30,8 @@ def introduce(console: Console, federation: Federation, history: History, folder
     rule = scenario.aggregator
     tolerated = rule.tolerates(scenario.clients)
     if scenario.attack.harms and tolerated < scenario.byzantine:
-        text = f"{rule.name} promises a bound for at most {tolerated} Byzantine of {scenario.clients} clients"
+        against = f"{rule.name} is guaranteed against {tolerated} Byzantine clients of {scenario.clients}"
+        text = f"{against}; this run has {scenario.byzantine}"
         console.print(text, style="yellow")
     if history.rounds:
         console.print(f"going on after round {len(history.rounds)}, from {printable(str(folder))}", markup=False)
@@ -38,7 +39,8 @@ def introduce(console: Console, federation: Federation, history: History, folder
 
 def show(console: Console, history: History, folder: Path) -> None:
     """The clients, what went wrong, the course of the F1, the time, the place."""
-    console.print(_client_table(history))
+    table = _client_table(history)
+    wide_console(table).print(table)
     if history.scenario.clients > _MOST_CLIENTS_SHOWN:
         console.print(f"(the first {_MOST_CLIENTS_SHOWN} of {history.scenario.clients} clients)", style="dim")
     for record in history.by_client():

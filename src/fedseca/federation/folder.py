@@ -135,7 +135,7 @@ class RunFolder:
             done, head = whole_number(found.manifest["round"]), str(found.manifest["audit"])
             return done, head, found.parts.get("model", {}), found.parts.get("attack", {})
         except StateError as problem:
-            raise StateError(f"{problem}; or overwrite the run") from None
+            raise StateError(f"{problem}; overwrite the run to begin anew") from None
         except (ValueError, KeyError, TypeError) as problem:
             raise StateError(f"{path}: cannot be resumed ({problem!r}); overwrite the run") from None
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedseca.declare import Declared, Diagnostic
+from fedseca.errors import FedsecaError
 from fedseca.parts import Registry
 from fedseca.updates import State, Updates
 
@@ -146,3 +147,22 @@ class StepAfter(Step):
 
 
 STEPS: Registry[Step] = Registry("step", Step)
+
+
+def check_mix(step: Step, mix: object, clients: int) -> None:
+    """A step may come from anyone: what it answers must be mixes of the rows that it was given."""
+    if not isinstance(mix, Mix):
+        raise FedsecaError(f"{step.name}.mix must answer a Mix; found {type(mix).__name__}")
+    mixes = len(mix.members)
+    problems = {
+        "from 1 to K mixes": not 1 <= mixes <= clients,
+        "weights and an id for each mix": not len(mix.weights) == len(mix.ids) == mixes,
+        "the places of clients as members": any(not 0 <= k < clients for group in mix.members for k in group),
+        "a weight for each member": list(map(len, mix.members)) != list(map(len, mix.weights)),
+        "a member in each mix": not all(map(len, mix.members)),
+        "a mix for each client in row_of": len(mix.row_of) != clients or any(not 0 <= m < mixes for m in mix.row_of),
+        "what it declares as diagnostics": {each.name for each in step.diagnostics} != set(mix.diagnostics),
+    }
+    for needed, missing in problems.items():
+        if missing:
+            raise FedsecaError(f"{step.name}.mix must answer {needed}; it was given K = {clients} clients")
