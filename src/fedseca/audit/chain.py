@@ -177,12 +177,11 @@ def _links(path: Path, *, strict: bool = False) -> Iterator[_Link]:
                             "was killed while it did (the next one drops it)"
                         )
                     return
-                if number == 1 and line[:1] != b"{":
-                    raise AuditError(f"{path}: line 1 was changed after it was written, or this is not an audit")
                 begun = line[:-_SEAL]
                 sealed, digest = _sealed(begun)
                 if line != sealed:
-                    raise AuditError(f"{path}: line {number} was changed after it was written")
+                    other = ", or this is not an audit" if number == 1 else ""
+                    raise AuditError(f"{path}: line {number} was changed after it was written{other}")
                 if not begun.endswith(b',"previous":"%b"' % head.encode()):
                     raise AuditError(
                         f"{path}: line {number} does not follow from what stands before it: lines were added, removed "
