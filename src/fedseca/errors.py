@@ -40,6 +40,10 @@ class StateError(FedsecaError, ValueError):
     """A saved state that does not belong to this server, or is broken."""
 
 
+class LooksLikeModels(UserWarning):
+    """What was handed in as updates looks like models: the defence cannot work on them."""
+
+
 class MissingDependency(FedsecaError, ImportError):
     """An optional library that a rule needs is not installed."""
 

@@ -214,6 +214,8 @@ def as_tensor(value: Any) -> Tensor:
     """A tensor or NumPy array as a plain detached tensor, on the same memory where that can be."""
     if isinstance(value, Tensor):
         return _plain(value)
+    if isinstance(value, np.generic):  # what NumPy makes of the difference of two counters
+        value = np.asarray(value)
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fiub":
             raise Malformed(f"dtype {value.dtype} is not supported")

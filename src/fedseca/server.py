@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,17 @@ from torch import Tensor
 from fedseca.aggregators import Aggregation, Aggregator, State, make_aggregator, make_alone
 from fedseca.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint, whole_number, write_checkpoint
 from fedseca.declare import Diagnostic, diagnostic
-from fedseca.errors import InputError, NotEnoughClients, NotEnoughRows, NotFinite, Rejection, StateError
+from fedseca.errors import (
+    InputError,
+    LooksLikeModels,
+    NotEnoughClients,
+    NotEnoughRows,
+    NotFinite,
+    Rejection,
+    StateError,
+)
 from fedseca.layout import BufferPolicy, Layout, Malformed
-from fedseca.screening import Screening, screen
+from fedseca.screening import Screening, look_like_models, screen
 from fedseca.suspicion import suspicion
 from fedseca.verdict import OWN_FIELDS, USED, Verdict
 
@@ -29,6 +38,10 @@ def diagnostics_of(rule: Aggregator) -> dict[str, Diagnostic]:
     return {each.name: each for each in (NORM, *rule.diagnostics)}
 
 
+_MODELS = (
+    "these look like models, not updates: the clients' rows share a part that is many times longer than what tells "
+    "them apart, and no rule can see an attack then; give the global model they started from (before=, --global)"
+)
 _MOST_SHOWN = 20
 """Clients in the text of a round."""
 _SERVER = "server"
@@ -214,6 +227,8 @@ class Server:
         fewest = max(self.rule.min_clients(), min_clients)
         if len(admitted) < fewest:
             raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected)
+        if before is None and look_like_models(admitted):
+            warnings.warn(LooksLikeModels(_MODELS), stacklevel=3)
         state = self._state or self.rule.init(admitted.dim)
         try:
             answer = self.rule.aggregate(admitted, state, self._generator())

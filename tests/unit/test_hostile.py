@@ -7,15 +7,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch._subclasses import FakeTensorMode
 
 import fedseca
 from fedseca.audit import Audit
 from fedseca.checkpoint import write_checkpoint
-from fedseca.errors import InputError
+from fedseca.errors import InputError, LooksLikeModels
 from fedseca.files import write_atomically
 from fedseca.flower.replies import _is_finite
 from fedseca.report.collect import collect
@@ -288,3 +289,26 @@ def test_updates_can_be_looked_at_row_by_row_and_as_a_matrix():
     updates = Updates.collect(matrix)
     assert torch.equal(torch.stack(list(updates)), matrix) and torch.equal(updates.matrix(), matrix)
     assert updates.matrix().data_ptr() != matrix.data_ptr()
+
+
+# --- models in the place of updates ------------------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_models_in_the_place_of_updates_are_told_loudly(tmp_path):
+    """The malicious site would have as much say as the others, and nobody would notice."""
+    models = sorted((EXAMPLES / "updates").glob("*.safetensors"))
+    before = EXAMPLES / "before.safetensors"
+    with pytest.warns(LooksLikeModels, match="these look like models, not updates"):
+        assert Server("fedseca").aggregate(models).suspects == ()
+    assert Server("fedseca").aggregate(models, before=before).suspects == ("malicious",)  # which warns of nothing
+    done = run("aggregate", *models, "-o", tmp_path / "out.safetensors")
+    assert done.returncode == 0 and done.stderr.startswith("warning: these look like models, not updates")
+    done = run("aggregate", *models, "-o", tmp_path / "out.safetensors", "--global", before)
+    assert done.returncode == 0 and done.stderr == ""
+    origin = {name: value.numpy() for name, value in load_file(before).items()}
+    trained = [load_file(path) for path in models if path.stem != "broken"]
+    updates = [{name: origin[name] - each[name].numpy() for name in origin} for each in trained]
+    assert isinstance(updates[0]["1.num_batches_tracked"], np.int64)  # a counter, and no ground for a rejection
+    assert Server("fedseca").aggregate(updates).rejected == ()  # nor is anything warned of

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
@@ -14,7 +16,7 @@ from safetensors.torch import save
 from fedseca.aggregators import AGGREGATORS, Aggregator, make_alone
 from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import shown_diagnostics, verdict_text, wide_console
-from fedseca.errors import InputError, printable
+from fedseca.errors import InputError, LooksLikeModels, printable
 from fedseca.files import write_atomically
 from fedseca.layout import BufferPolicy
 from fedseca.server import Round, Server
@@ -57,7 +59,11 @@ def aggregate(
     made = make_alone(rule, **given)
     step = 1.0 if learning_rate is None else learning_rate
     server = Server(made, learning_rate=step, buffers=buffers, seed=seed, in_place=in_place)
-    out = server.aggregate(files, before=before)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", LooksLikeModels)
+        out = server.aggregate(files, before=before)
+    for each in told:
+        Console(stderr=True, soft_wrap=True).print(Text(f"warning: {each.message}", style="bold yellow"))
     result = out.update if before is None else out.model
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, save({name: value.contiguous().cpu() for name, value in result.items()}))
