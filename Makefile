@@ -24,7 +24,7 @@ test-browser: install
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
 
-# A federation of Flower on this machine, in processes of its own and over TLS. Takes minutes; needs Linux and openssl.
+# A federation of Flower on this machine, in processes of its own and over TLS; and a grid on Ray. Takes minutes; needs Linux and openssl.
 test-deployment: install
 	$(BIN)/python -m pytest tests/deployment
 

@@ -36,7 +36,7 @@ _ENVIRONMENT = {
     # Flower starts its own commands by their bare names.
     "PATH": os.pathsep.join([str(_BIN), os.environ.get("PATH", os.defpath)]),
 }
-_START, _COMMAND, _END = 120, 60, 15
+_START, _COMMAND, _END = 600, 600, 60
 """Seconds that processes may take to start, a command to answer, and processes to end when they are told to."""
 
 _CLI = "flwr"

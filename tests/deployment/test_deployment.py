@@ -29,7 +29,7 @@ HONEST, NAN, BACKWARDS = (0, 2), 1, 3
 ROUNDS, MORE_ROUNDS = 2, 4
 PATIENCE, IMPATIENCE = 120.0, 30.0
 """Seconds for the answers of a round: where all will come, and where one will not, on a machine that is quick."""
-LONGEST = 240
+LONGEST = 900
 """Seconds that a run may take on a machine with other work."""
 
 

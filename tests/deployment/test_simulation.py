@@ -27,7 +27,7 @@ _ENVIRONMENT = {
     "COLUMNS": "120",
     "PYTHONPATH": os.pathsep.join(map(str, [ROOT, ROOT / "examples" / "flower-app"])),
 }
-_SECONDS = 240
+_SECONDS = 600
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:

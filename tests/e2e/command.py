@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+PATIENCE = 600.0
+"""Seconds: a limit ends what hangs, it times nothing. A busy machine may take long."""
 _SETTINGS = {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
 
 
@@ -42,7 +44,7 @@ class Command:
         code = self._files / "code"
         return int(code.read_text()) if code.exists() else None
 
-    def until(self, condition: Callable[[], bool], seconds: float = 120) -> bool:
+    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Wait for something, or for the command's end; whether it came to that."""
         deadline = time.monotonic() + seconds
         while not (found := condition()) and self.poll() is None:
@@ -52,7 +54,7 @@ class Command:
             time.sleep(0.002)
         return found
 
-    def wait(self, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def wait(self, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         self.until(lambda: False, seconds)
         code = self.poll()
         assert code is not None
@@ -78,7 +80,7 @@ def run_cold(*arguments: object, **environment: str) -> subprocess.CompletedProc
     """A command from its very beginning, for what is decided there."""
     command = [sys.executable, "-c", "from fedseca.cli import main; main()", *map(str, arguments)]
     settings = os.environ | _SETTINGS | environment
-    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=PATIENCE)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import pytest
 
 import fedseca
 from fedseca.federation import read_history
-from tests.e2e.command import Command, run, run_each
+from tests.e2e.command import PATIENCE, Command, run, run_each
 from tests.unit.run_folders import as_format_1
 
 ROOT = Path(__file__).parents[2]
@@ -331,7 +331,7 @@ def test_tensorboard(tmp_path):
         "print([s.value for s in e.Scalars('f1')], 'rho/client 3' in e.Tags()['scalars'])"
     )
     folder = tmp_path / "mine" / "tensorboard"
-    shown = subprocess.run([sys.executable, "-c", read, str(folder)], capture_output=True, text=True, timeout=120)
+    shown = subprocess.run([sys.executable, "-c", read, str(folder)], capture_output=True, text=True, timeout=PATIENCE)
     logged, _, known = shown.stdout.strip().rpartition(" ")
     assert json.loads(logged) == pytest.approx(read_history(tmp_path / "mine").f1) and known == "True"
 
