@@ -194,7 +194,8 @@ class Grammar:
         parts = ", ".join(dict.fromkeys(name for each in names.values() for name in each))
         inside = self._inside(path, full, names) if dot else None
         if inside is None and dot and first not in self.owner.hyperparameters():
-            raise ParameterError(f"{path!r}: {first!r} is no part of this {self.owner.name}; its parts: {parts}")
+            known_parts = [*self.parts, *(name for each in names.values() for name in each)]
+            raise ParameterError(f"{path!r}: {unknown(f'part of this {self.owner.name}', first, known_parts)}")
         if inside is None:
             raise ParameterError(f"{unknown(f'hyperparameter of {self.owner.name}', path, shorts)}; its parts: {parts}")
         return inside

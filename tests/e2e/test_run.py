@@ -207,7 +207,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "no cluster": (["--engine", "flower", "--ray", "127.0.0.1:1"], "no Ray cluster at '127.0.0.1:1'"),
     "unknown part": (
         ["--set", "atack.strength=1"],
-        "unknown hyperparameter of scenario 'atack.strength'; did you mean",
+        "'atack.strength': unknown part of this scenario 'atack'; did you mean 'attack'?",
     ),
     "no part": (["--set", "stength=1"], "unknown hyperparameter of scenario 'stength'; did you mean 'strength'?"),
     "two parts": (

@@ -191,7 +191,7 @@ def test_a_short_path_has_one_whole_path(path, whole):
         ("thing.shares", "unknown hyperparameter of sample 'shares'; did you mean 'share'?"),
         ("item.size", "unknown hyperparameter of sample 'size'"),
         ("count.share", "unknown hyperparameter of whole 'count.share'"),
-        ("thng.share", "'thng.share': 'thng' is no part of this whole; its parts: "),
+        ("thng.share", "'thng.share': unknown part of this whole 'thng'; did you mean 'thing'?"),
         ("", "unknown hyperparameter of whole ''"),
     ],
 )
