@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from fedseca.errors import InputError
+
+_LOADED: dict[str, None] = {}
+"""Their names for a process that stands in another folder, in order."""
 
 
 def load_plugin(plugin: str | Path) -> None:
@@ -19,6 +21,7 @@ def load_plugin(plugin: str | Path) -> None:
             importlib.import_module(str(plugin))
         except (ImportError, TypeError, ValueError) as problem:
             raise InputError(f"plugin {plugin}: {problem}; give a .py file or an importable module") from None
+        _LOADED[str(plugin)] = None
         return
     if not path.is_file():
         raise InputError(f"plugin {plugin}: no such file")
@@ -36,8 +39,9 @@ def load_plugin(plugin: str | Path) -> None:
         if not isinstance(problem, Exception):
             raise
         raise InputError(f"plugin {plugin}: {type(problem).__name__}: {problem}") from problem
+    _LOADED[str(path.resolve())] = None
 
 
-def portable(plugins: Iterable[str | Path]) -> list[str]:
-    """Their names for a process that stands in another folder."""
-    return [str(Path(plugin).resolve()) if Path(plugin).suffix == ".py" else str(plugin) for plugin in plugins]
+def loaded() -> list[str]:
+    """The plugins of this process, so that another one, in another folder, can load them too."""
+    return list(_LOADED)

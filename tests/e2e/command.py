@@ -109,8 +109,11 @@ def _warm_process() -> Any:
 
 
 def _serve() -> None:
-    import fedseca.cli
-    import fedseca.experiments.preload
+    import fedseca.experiments.preload  # noqa: F401
+    from fedseca.cli.app import COMMANDS, load, main
+
+    for name in COMMANDS:
+        load(name)
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how those ended that wait for the commands
     for line in sys.stdin:
@@ -120,7 +123,7 @@ def _serve() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             command = os.fork()
             if command == 0:
-                os._exit(_run(order, fedseca.cli.main))
+                os._exit(_run(order, main))
             os.write(write, str(command).encode())
             os.close(write)
             _, status = os.waitpid(command, 0)

@@ -14,7 +14,7 @@ from tests.e2e.command import run, run_cold, run_each
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "examples" / "rules" / "norm_median.py"
-EXAMPLES = sorted((ROOT / "examples" / "updates").glob("*.safetensors"))
+EXAMPLES = sorted((ROOT / "examples" / "models").glob("*.safetensors"))
 BEFORE = ROOT / "examples" / "before.safetensors"
 
 

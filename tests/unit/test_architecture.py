@@ -2,15 +2,18 @@
 
 import ast
 import doctest
+import importlib
 import inspect
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import fedseca
 from fedseca import declare, server, testing, updates
+from fedseca.cli.app import COMMANDS, load
 
 SOURCE = Path(fedseca.__file__).parent
 
@@ -98,9 +101,37 @@ def test_the_examples_in_docstrings_hold():
 
 def test_importing_brings_in_no_optional_library():
     heavy = ["sklearn", "pyod", "matplotlib", "typer", "rich", "scipy", "flwr", "ray", "plotly"]
-    code = f"import sys, fedseca; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys; from fedseca import *; print(Server, [m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found.strip() == "[]"
+    assert found.strip() == "<class 'fedseca.server.Server'> []"
+
+
+def test_the_facade_says_the_same_to_a_type_checker_as_to_python():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in checked.body if isinstance(node, ast.ImportFrom)]
+    told = {alias.name: node.module for node in imports for alias in node.names}
+    assert told.keys() == set(fedseca.__all__) - {"__version__"} <= set(dir(fedseca))
+    for name, module in told.items():
+        assert getattr(importlib.import_module(str(module)), name) is getattr(fedseca, name)
+    with pytest.raises(AttributeError, match="module 'fedseca' has no attribute 'agregate'"):
+        fedseca.agregate  # noqa: B018
+
+
+def test_help_and_version_need_none_of_the_large_libraries():
+    """They take seconds to import: what the commands do is imported when one is called."""
+    for words in (["--version"], ["--help"], ["rum"]):
+        code = (
+            f"import sys; sys.argv = ['fedseca', *{words}]\nfrom fedseca.cli import main\ntry:\n main()\n"
+            "except SystemExit:\n print([m for m in ('torch', 'numpy', 'numba', 'scipy') if m in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself():
+    for name, (_, summary) in COMMANDS.items():
+        assert load(name).help.partition("\n")[0] == summary
 
 
 def test_nothing_unpickles():

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
+from fedseca import plugins
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.experiments.axes import Axis, place, scenarios
 from fedseca.experiments.runner import Progress, run_grid
@@ -343,13 +344,22 @@ def test_the_live_table(tmp_path, monkeypatch):
     assert painted() == ""  # into a file, nothing is painted
 
 
-def test_a_cell_that_wants_to_end_its_process_is_a_cell_that_failed(tmp_path):
+def test_a_cell_that_wants_to_end_its_process_is_a_cell_that_failed(tmp_path, monkeypatch):
     plugin = tmp_path / "leaves.py"
-    plugin.write_text("raise SystemExit(0)\n")
+    plugin.write_text(f"import os\nif os.getpid() != {os.getpid()}: raise SystemExit(0)\n")
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    plugins.load_plugin(plugin)
     store = Store(tmp_path / "grid")
     (cell,) = cells = scenarios(SMALL)
-    assert run_grid(cells, store, Processes(1), plugins=[str(plugin)]).failed == [cell]
+    assert run_grid(cells, store, Processes(1)).failed == [cell]
     assert store.error(cell)["error"] == "SystemExit: 0"
+
+
+def test_a_cell_knows_the_plugins_that_were_loaded_where_the_grid_was_started(tmp_path):
+    plugins.load_plugin(Path(__file__).parents[2] / "examples" / "rules" / "norm_median.py")
+    (cell,) = cells = scenarios({**SMALL, "aggregator": "norm_median"})
+    store = Store(tmp_path / "grid")
+    assert run_grid(cells, store, Processes(1)).done == [cell], store.error(cell)
 
 
 def test_a_done_cell_that_is_damaged_is_run_again(tmp_path):

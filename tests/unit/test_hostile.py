@@ -298,7 +298,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_models_in_the_place_of_updates_are_told_loudly(tmp_path):
     """The malicious site would have as much say as the others, and nobody would notice."""
-    models = sorted((EXAMPLES / "updates").glob("*.safetensors"))
+    models = sorted((EXAMPLES / "models").glob("*.safetensors"))
     before = EXAMPLES / "before.safetensors"
     with pytest.warns(LooksLikeModels, match="these look like models, not updates"):
         assert Server("fedseca").aggregate(models).suspects == ()

@@ -14,6 +14,7 @@ from rich.text import Text
 from fedseca.aggregators import WEIGHT
 from fedseca.audit import AUDIT_FILE, Conduct, Findings, Verified, checked
 from fedseca.audit import verify as verify_audit
+from fedseca.cli.groups import Group
 from fedseca.cli.tables import wide_console
 from fedseca.errors import InputError, printable
 from fedseca.federation import read_history
@@ -23,7 +24,9 @@ from fedseca.report import require_plotly
 from fedseca.report.audit import make_audit_page
 
 audit_app = typer.Typer(
-    help="What every client of a federation did, and whether the record of it was changed.", no_args_is_help=True
+    cls=Group,
+    add_completion=False,
+    help="What every client of a federation did, and whether the record of it was changed.",
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

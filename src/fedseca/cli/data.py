@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from fedseca.cli.groups import Group
 from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import wide_console
 from fedseca.data import DATASETS, PARTITIONS, DataSource, Partition, who_has_what
@@ -23,7 +24,7 @@ from fedseca.errors import FedsecaError, InputError, printable
 from fedseca.federation import Scenario
 
 data_app = typer.Typer(
-    help="Data sets: which are here, how to get them, how they are dealt to clients.", no_args_is_help=True
+    cls=Group, add_completion=False, help="Data sets: which are here, how to get them, how they are dealt to clients."
 )
 
 Name = Annotated[str, typer.Argument(help="The data set; `fedseca data list` shows them all.", show_default=False)]

@@ -36,7 +36,6 @@ from fedseca.federation.scenario import GRAMMAR
 
 @with_scenario_options
 def grid(
-    context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="A scenario in TOML that all cells have in common.")] = None,
     vary: Annotated[
         list[str] | None,
@@ -76,12 +75,8 @@ def grid(
     store = Store(output)
     check(cells, store, data_dir, threads)
     workers: Workers = RayCluster(ray, threads, jobs) if ray is not None else Processes(jobs, threads)
-    common = {} if context.parent is None else context.parent.params
-    plugins = [str(plugin) for plugin in common.get("plugin") or ()]
     with interruptible(output), live_grid(len(cells), store) as show_progress:
-        progress = run_grid(
-            cells, store, workers, data_dir=data_dir, threads=threads, plugins=plugins, on_change=show_progress
-        )
+        progress = run_grid(cells, store, workers, data_dir=data_dir, threads=threads, on_change=show_progress)
     if as_json:
         typer.echo(json.dumps(_report(progress, store, output), indent=2, ensure_ascii=False))
     else:

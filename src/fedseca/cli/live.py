@@ -52,4 +52,5 @@ def live(console: Console) -> Iterator[Progress]:
     try:
         yield progress
     finally:
-        progress.stop()
+        if not progress.disable:  # an older Rich ends with an empty line what it never began
+            progress.stop()

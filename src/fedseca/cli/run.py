@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 
@@ -139,8 +138,7 @@ def _engine(name: str, ray: str | None) -> Callable[..., History]:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # Flower reads it when it is imported
     from fedseca.flower.engine import simulate_on_flower
 
-    plugins = click.get_current_context().find_root().params.get("plugin") or ()
-    return partial(simulate_on_flower, ray=ray or "local", plugins=plugins)
+    return partial(simulate_on_flower, ray=ray or "local")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Task, Workers
 from fedseca.federation import Scenario
 from fedseca.federation.loop import check_threads
-from fedseca.plugins import portable
+from fedseca.plugins import loaded
 
 
 @dataclass
@@ -33,7 +33,6 @@ def run_grid(
     *,
     data_dir: str | Path | None = None,
     threads: int = 1,
-    plugins: Sequence[str] = (),
     on_change: Callable[[Progress], None] | None = None,
 ) -> Progress:
     """Run the cells that are not done yet, those that failed before included; says what became of each.
@@ -52,7 +51,7 @@ def run_grid(
         while progress.waiting or progress.running:
             while progress.waiting and len(progress.running) < workers.jobs:
                 cell = progress.waiting.popleft()
-                workers.start(cell.id, _task(cell, store, data_dir, threads, plugins))
+                workers.start(cell.id, _task(cell, store, data_dir, threads))
                 progress.running[cell.id] = cell
             for name in workers.ended(0.5):
                 cell = progress.running.pop(name)
@@ -73,13 +72,13 @@ def check(cells: Sequence[Scenario], store: Store, data_dir: str | Path | None, 
     fingerprints: dict[Any, str] = {}
     for cell in cells:
         if cell.dataset not in fingerprints:
-            loaded = cell.dataset.load(None if data_dir is None else Path(data_dir))
-            fingerprints[cell.dataset] = loaded.fingerprint()
+            data = cell.dataset.load(None if data_dir is None else Path(data_dir))
+            fingerprints[cell.dataset] = data.fingerprint()
         if store.data_of(cell) not in (None, fingerprints[cell.dataset]):
             raise InputError(f"{store.path}: holds runs on other data named {cell.dataset.name}; choose a new folder")
 
 
-def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: int, plugins: Sequence[str]) -> Task:
+def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: int) -> Task:
     """All paths are absolute: a process of a cluster may stand in another folder."""
     return Task(
         scenario=cell.values(),
@@ -87,5 +86,5 @@ def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: in
         error_file=str(store.error_file(cell).resolve()),
         data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
         threads=threads,
-        plugins=tuple(portable(plugins)),
+        plugins=tuple(loaded()),
     )

@@ -27,7 +27,7 @@ from torch import Tensor
 from fedseca.errors import FedsecaError, printable
 from fedseca.experiments.workers import check_reachable, connect_to_ray
 from fedseca.federation import Federation, History, Scenario, simulate
-from fedseca.plugins import load_plugin, portable
+from fedseca.plugins import load_plugin, loaded
 
 _PAUSE = 0.02
 """Seconds between two looks for answers."""
@@ -42,7 +42,6 @@ def simulate_on_flower(
     scenario: Scenario | None = None,
     *,
     ray: str = "local",
-    plugins: Sequence[str | Path] = (),
     data_dir: str | Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
@@ -50,7 +49,7 @@ def simulate_on_flower(
 ) -> History:
     """As `simulate`, which takes the other options, with each client on a node of Flower's simulation runtime.
 
-    `ray` is the address of a cluster, whose machines have fedseca, the `plugins` and the data where they are here; or
+    `ray` is the address of a cluster, whose machines have fedseca, the plugins and the data where they are here; or
     local, for a Ray of its own. Each client takes `threads` cores, one if not given.
     """
     check_reachable(ray)
@@ -58,7 +57,7 @@ def simulate_on_flower(
     cores = threads or 1
     where: dict[str, Any] = {
         "scenario": json.dumps(scenario.values()),
-        "plugins": portable(plugins),
+        "plugins": loaded(),
         "data-dir": "" if data_dir is None else str(Path(data_dir).resolve()),
         "device": device,
         "threads": cores,

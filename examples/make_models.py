@@ -1,6 +1,6 @@
 """Makes the example files: five sites, and two that are no good, after one local epoch on handwritten digits.
 
-    python examples/make_updates.py
+    python examples/make_models.py
 
 Each site trains the same small network, with BatchNorm, from the same global model (before.safetensors) on its own
 share of scikit-learn's digits. `broken` sends NaN, `malicious` sends its training ten times over and backwards.
@@ -40,7 +40,7 @@ def main() -> None:
     labels = torch.tensor(digits.target)
     before = network().state_dict()
     save_file(before, FOLDER / "before.safetensors")
-    (FOLDER / "updates").mkdir(exist_ok=True)
+    (FOLDER / "models").mkdir(exist_ok=True)
     # Sites differ in the digits they mostly see, as hospitals do in their patients.
     skewed = (labels + 12 * torch.rand(len(labels), generator=generator)).argsort()
     shares = skewed.chunk(len(SITES))
@@ -53,7 +53,7 @@ def main() -> None:
             state = {k: before[k] - 10 * (v - before[k]) if "running" not in k else v for k, v in state.items()}
         if site == "broken":
             state["0.weight"][3, 5:9] = torch.nan
-        save_file({k: v.contiguous() for k, v in state.items()}, FOLDER / "updates" / f"{site}.safetensors")
+        save_file({k: v.contiguous() for k, v in state.items()}, FOLDER / "models" / f"{site}.safetensors")
     print(f"{len(SITES)} files in {FOLDER / 'updates'}")
 
 
