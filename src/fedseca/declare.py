@@ -32,15 +32,17 @@ def param(
     lt: float | None = None,
     choices: tuple[str, ...] | None = None,
     registry: Parts | None = None,
+    later: bool = False,
     help: str,
 ) -> Any:
     """A hyperparameter's one declaration: default, bounds or choices, and a line of help.
 
     With a `registry` the value is one of what is registered there: given by name, as a mapping of its name and
-    hyperparameters, or made already.
+    hyperparameters, or made already. `later`: it was added to a part of which runs are kept; at its default it is not
+    written down, so that they keep their names.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    declared = {"bounds": bounds, "choices": choices, "registry": registry, "help": help}
+    declared = {"bounds": bounds, "choices": choices, "registry": registry, "later": later, "help": help}
     return dataclasses.field(default=default, metadata={_METADATA: declared})
 
 
@@ -64,6 +66,7 @@ class Hyperparameter:
     bounds: Mapping[str, float]
     choices: tuple[str, ...] | None
     registry: Parts | None
+    later: bool
     help: str
 
     @property
@@ -184,8 +187,12 @@ class Declared:
         return known[name]
 
     def values(self) -> dict[str, Any]:
-        """This instance's hyperparameters, ready for JSON."""
-        values = {name: getattr(self, name) for name in self.hyperparameters()}
+        """This instance's hyperparameters, ready for JSON: with them it can be made again."""
+        values = {
+            name: value
+            for name, declared in self.hyperparameters().items()
+            if (value := getattr(self, name)) != declared.default or not declared.later
+        }
         return {name: value.describe() if isinstance(value, Declared) else value for name, value in values.items()}
 
     def describe(self) -> dict[str, Any]:
@@ -216,6 +223,7 @@ def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparamete
             bounds=bounds,
             choices=declared["choices"],
             registry=declared["registry"],
+            later=declared["later"],
             help=declared["help"],
         )
     return found

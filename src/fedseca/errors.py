@@ -78,13 +78,20 @@ class NotEnoughClients(FedsecaError):
     """Too few clients were admitted for the rule; `rejected` names the others with the reason."""
 
     def __init__(
-        self, rule: str, required: int, admitted: int, rejected: Sequence[Rejection], why: str | None = None
+        self,
+        rule: str,
+        required: int,
+        admitted: int,
+        rejected: Sequence[Rejection],
+        *,
+        why: str | None = None,
+        way_out: str = "",
     ) -> None:
         self.rule, self.required, self.admitted, self.rejected = rule, required, admitted, tuple(rejected)
         fewest = f"{required} client{'s' * (required != 1)}"
-        left_out = "; ".join(str(r) for r in self.rejected)
         found = f"{rule} needs at least {fewest}, {admitted} of {admitted + len(self.rejected)} were admitted"
-        super().__init__((why or found) + (f"; left out: {left_out}" if left_out else ""))
+        left_out = f"left out: {'; '.join(map(str, self.rejected))}" if self.rejected else ""
+        super().__init__("; ".join(filter(None, (why or found, way_out, left_out))))
         self._why = why
 
     def shortage(self, asked: int) -> str:

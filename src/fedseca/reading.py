@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedseca.errors import InputError, printable
 from fedseca.layout import Arrays, Layout, Malformed
+from fedseca.npy import is_sent, read_sent
 
 LONGEST_ID = 200
 """Characters of a client's id: it stands in every table, line of an audit and saved state."""
@@ -45,13 +46,25 @@ class MappedFile:
             return True
 
 
+_CLIENTS = "a vector, a state dict, a list of arrays, a module, an ArrayRecord or a safetensors file"
+
+
+class Form(NamedTuple):
+    """In what the arrays of a client come, and the aggregate is handed back."""
+
+    container: Literal["dict", "list", "record"] = "dict"
+    """By name (a vector has none); by place; or Flower's ArrayRecord."""
+    numpy: bool = False
+    """NumPy's arrays, or else torch's tensors."""
+
+
 @dataclass(frozen=True)
 class Client:
     """One client as it arrived: its arrays and their layout, or what is wrong with them."""
 
     arrays: Arrays | Malformed
     layout: Layout | None = None
-    is_numpy: bool = False
+    form: Form = Form()
     label: str | None = None
     """The file it came from, if it came from one."""
     file: MappedFile | None = None
@@ -82,7 +95,7 @@ def read_clients(source: Any, *, in_place: bool = False) -> list[Client]:
         labels = _short_names([c.label for c in clients])
         return [replace(c, label=label) for c, label in zip(clients, labels, strict=True)]
     raise InputError(
-        "updates must be a (clients, coordinates) matrix or a sequence of vectors, state dicts or safetensors files; "
+        f"updates must be a (clients, coordinates) matrix, or a sequence with {_CLIENTS} for each client; "
         f"found {type(source).__name__}"
     )
 
@@ -94,7 +107,7 @@ def _read_matrix(source: np.ndarray[Any, Any] | Tensor) -> list[Client]:
         layout = Layout.of({"": rows[0]}) if rows else None
     except Malformed as problem:
         return [Client(problem) for _ in range(len(source))]
-    return [Client({"": row}, layout, isinstance(source, np.ndarray)) for row in rows]
+    return [Client({"": row}, layout, Form(numpy=isinstance(source, np.ndarray))) for row in rows]
 
 
 def _short_names(paths: list[str | None]) -> list[str | None]:
@@ -110,8 +123,8 @@ def _read_client(item: Any, in_place: bool = False) -> Client:
     label = os.fspath(item) if isinstance(item, str | os.PathLike) else None
     try:
         file = MappedFile.at(label) if in_place and label is not None else None
-        arrays, is_numpy = _read_arrays(item, in_place)
-        return Client(arrays, Layout.of(arrays), is_numpy, label, file)
+        arrays, form = _read_arrays(item, in_place)
+        return Client(arrays, Layout.of(arrays), form, label, file)
     except Malformed as problem:
         return Client(problem, label=label)
     except InputError:  # the server's own trouble: there is no room for a copy
@@ -120,21 +133,33 @@ def _read_client(item: Any, in_place: bool = False) -> Client:
         return Client(Malformed(f"cannot be read: {type(problem).__name__}: {problem}"), label=label)
 
 
-def _read_arrays(item: Any, in_place: bool) -> tuple[Arrays, bool]:
+def _read_arrays(item: Any, in_place: bool) -> tuple[Arrays, Form]:
     if isinstance(item, str | os.PathLike):
-        return (_map_file(item) if in_place else _map_copy(item)), False
+        return (_map_file(item) if in_place else _map_copy(item)), Form()
     if isinstance(item, np.ndarray | Tensor):
-        return {"": as_tensor(item)}, isinstance(item, np.ndarray)
-    if not hasattr(item, "items"):
-        raise Malformed(f"is a {type(item).__name__}, expected a vector, a state dict or a safetensors file")
+        return {"": as_tensor(item)}, Form(numpy=isinstance(item, np.ndarray))
+    if isinstance(item, torch.nn.Module):
+        item = item.state_dict()
+    if isinstance(item, list | tuple) and any(isinstance(value, int | float) for value in item):
+        raise Malformed(f"is a {type(item).__name__} of numbers, expected {_CLIENTS}")
+    if isinstance(item, list | tuple):
+        named = {f"array {place}": value for place, value in enumerate(item)}
+    elif hasattr(item, "items"):
+        named = item
+    else:
+        raise Malformed(f"is a {type(item).__name__}, expected {_CLIENTS}")
     arrays: dict[str, Tensor] = {}
-    for name, value in item.items():
+    for name, value in named.items():
         _check_name(name)
         try:
             arrays[name] = as_tensor(value)
         except Malformed as problem:
             raise Malformed(f"{name!r} {problem}") from None
-    return arrays, all(isinstance(value, np.ndarray) for value in item.values())
+    values = named.values()
+    if arrays and all(map(is_sent, values)):
+        return arrays, Form("record", numpy=True)
+    is_numpy = all(isinstance(value, np.ndarray | np.generic) for value in values)
+    return arrays, Form("dict" if named is item else "list", is_numpy)
 
 
 def _map_copy(path: str | os.PathLike[str]) -> Arrays:
@@ -228,6 +253,8 @@ def as_tensor(value: Any) -> Tensor:
                 return torch.from_numpy(value)
             except TypeError:
                 raise Malformed(f"dtype {value.dtype} is not supported") from None
+    if is_sent(value):
+        return as_tensor(read_sent(value))
     raise Malformed(f"is a {type(value).__name__}, expected a tensor or array")
 
 

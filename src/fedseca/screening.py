@@ -17,7 +17,7 @@ from torch import Tensor
 from fedseca import ops
 from fedseca.errors import InputError, Rejection, printable
 from fedseca.layout import Arrays, BufferPolicy, Layout, Malformed
-from fedseca.reading import Client, MappedFile, identify, read_before, read_clients
+from fedseca.reading import Client, Form, MappedFile, identify, read_before, read_clients
 from fedseca.updates import BLOCK_ELEMENTS, Row, Updates
 
 LARGEST_NORM = 1e150
@@ -35,8 +35,8 @@ class Screening:
     updates: Updates
     norms: Tensor
     rejected: tuple[Rejection, ...]
-    is_numpy: bool
-    """Whether the admitted clients sent NumPy arrays, so that the answer is one too."""
+    form: Form
+    """That of most admitted clients, in which the answer is handed back."""
     before: Arrays | None
     files: tuple[MappedFile, ...] = ()
     """The admitted clients' files that are read in place."""
@@ -91,7 +91,7 @@ def screen(
         updates=replace(candidates, norms=norms).select(admitted),
         norms=norms[admitted],
         rejected=tuple(Rejection(ids[index], printable(reasons[index], limit=200)) for index in sorted(reasons)),
-        is_numpy=sum(clients[fitting[p]].is_numpy for p in admitted) * 2 > len(admitted),
+        form=_usual_form([clients[fitting[p]].form for p in admitted]),
         before=reference,
         files=tuple(file for p in admitted if (file := clients[fitting[p]].file) is not None),
     )
@@ -148,6 +148,11 @@ def _expected_layout(
     if before is not None:
         return Layout.of(before, buffers).in_order_of([_arrays(c) for c in voters if c.well_formed and c.ordered])
     return Layout.elect([c.layout for c in voters if c.layout is not None and c.well_formed], buffers)
+
+
+def _usual_form(forms: Sequence[Form]) -> Form:
+    """That of most clients; if as many came in another one, the plainer."""
+    return min(set(forms), key=lambda form: (-forms.count(form), form), default=Form())
 
 
 def _arrays(client: Client) -> Arrays:

@@ -25,6 +25,7 @@ from fedseca.errors import (
     StateError,
 )
 from fedseca.layout import BufferPolicy, Layout, Malformed
+from fedseca.reading import Form
 from fedseca.screening import Screening, look_like_models, screen
 from fedseca.suspicion import suspicion
 from fedseca.verdict import OWN_FIELDS, USED, Verdict
@@ -171,8 +172,8 @@ class Server:
     ) -> Round:
         """One round: screen the clients, aggregate the admitted ones, remember.
 
-        `updates` are pseudo-gradients g_k = w_before − w_k: a (K, D) matrix, K vectors, K state dicts or K safetensors
-        files. With `before`, the global model that the clients started from, they are the clients' models instead,
+        `updates` are pseudo-gradients g_k = w_before − w_k: a (K, D) matrix, K vectors, K state dicts, K lists of
+        arrays, K modules, K of Flower's ArrayRecords or K safetensors files. With `before`, the global model that the clients started from, they are the clients' models instead,
         and the answer has the new global `model`. Too few admitted clients, for the rule or for `min_clients`:
         `NotEnoughClients`, and nothing changes.
         Where the rule has a memory, later rounds must have the arrays of the first.
@@ -226,7 +227,8 @@ class Server:
         admitted = screening.updates
         fewest = max(self.rule.min_clients(), min_clients)
         if len(admitted) < fewest:
-            raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected)
+            way_out = self.rule.way_out(len(admitted))
+            raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected, way_out=way_out)
         if before is None and look_like_models(admitted):
             warnings.warn(LooksLikeModels(_MODELS), stacklevel=3)
         state = self._state or self.rule.init(admitted.dim)
@@ -267,8 +269,8 @@ class Server:
         weight = said["weight"] if answer.row_weight is None else answer.row_weight
         judged = self.rule.low_weight_is_distrust and updates.weights is None
         return Round(
-            update=_outward(update, layout, screening.is_numpy),
-            model=None if model is None else _outward(model, layout, screening.is_numpy),
+            update=_outward(update, layout, screening.form),
+            model=None if model is None else _outward(model, layout, screening.form),
             client_ids=updates.client_ids,
             diagnostics=said,
             rejected=screening.rejected,
@@ -358,12 +360,18 @@ class Server:
         return self
 
 
-def _outward(arrays: dict[str, Tensor], layout: Layout, is_numpy: bool) -> Any:
+def _outward(arrays: dict[str, Tensor], layout: Layout, form: Form) -> Any:
     """Arrays in the form the clients' came in."""
     values: dict[str, Any] = dict(arrays)
-    if is_numpy:  # which has no bfloat16
+    if form.numpy:  # which has no bfloat16
         values = {k: (v.float() if v.dtype == torch.bfloat16 else v).cpu().numpy() for k, v in arrays.items()}
-    return values[""] if layout.is_vector else values
+    if layout.is_vector:
+        return values[""]
+    if form.container == "record":
+        from flwr.app import Array, ArrayRecord  # whoever has a record has Flower
+
+        return ArrayRecord({name: Array(value) for name, value in values.items()})
+    return list(values.values()) if form.container == "list" else values
 
 
 def aggregate(
@@ -380,8 +388,8 @@ def aggregate(
 ) -> Any:
     """The robust aggregate of K updates, in the form they came in, with no memory of earlier calls.
 
-    `updates`: a (K, D) tensor or array, K vectors, K state dicts or K safetensors files. They are differences to the
-    global model; if they are the clients' models, give the global model `before`, and the answer is the new one.
+    `updates`: a (K, D) tensor or array, K vectors, K state dicts, K lists of arrays, K `torch.nn.Module`s (the answer
+    is a state dict), K of Flower's `ArrayRecord`s or K safetensors files. They are differences to the global model; if they are the clients' models, give the global model `before`, and the answer is the new one.
     Clients that cannot be used are left out; `Server` says who and why. Files are copied before they are read, so that
     nobody can change them meanwhile; `in_place` leaves that out, for files that do not change.
 

@@ -94,7 +94,10 @@ BAD = {
     "unknown parameter": (["--set", "sparsty=0.9"], "unknown hyperparameter of fedseca 'sparsty'; did you mean 'spars"),
     "out of bounds": (["--set", "sparsity=1.5"], "fedseca: sparsity must be float ≥ 0, < 1; found 1.5"),
     "no value": (["--set", "sparsity"], "--set takes NAME=VALUE; found 'sparsity'"),
-    "too few": (["--rule", "krum", "--set", "num_byzantine=9"], "krum needs at least 12 clients, 5 of 5 were admitted"),
+    "too few": (
+        ["--rule", "krum", "--set", "num_byzantine=9"],
+        "krum needs at least 12 clients, 5 of 5 were admitted; with 5 clients num_byzantine can be at most 2, and its bound holds up to 1",
+    ),
     "no such file": (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
     "a folder": (["."], "is a folder, give its files"),
     "bad rate": (["--learning-rate", "nan", "--global", str(BEFORE)], "learning_rate must be a finite number above 0"),

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -51,6 +52,16 @@ def test_cwmed(matrix):
     assert answer.update.tolist() == equations.cwmed(matrix.tolist())
     hits = [sum(x == m for x, m in zip(row, answer.update.tolist(), strict=True)) for row in matrix.tolist()]
     assert_close(answer.clients["weight"], [h / sum(hits) for h in hits], 1e-12)
+
+
+@given(matrix=matrices())
+def test_cwmed_of_the_two_middle_values(matrix):
+    """NumPy's convention, and that of most other libraries: for an odd number of clients there is one."""
+    answer = ask(matrix, "cwmed", even="mean")
+    scale = matrix.abs().max(dim=0).values
+    assert_close(answer.update, [statistics.median(column) for column in matrix.T.tolist()], 1e-12, scale)
+    if len(matrix) % 2:
+        assert answer.update.tolist() == equations.cwmed(matrix.tolist())
 
 
 @given(matrix=matrices(), trim=st.sampled_from([0.0, 0.1, 0.2, 1 / 3, 0.45, 0.49]))

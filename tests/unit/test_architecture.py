@@ -29,6 +29,7 @@ ORDER = [
     "checkpoint",
     "paper",
     "layout",
+    "npy",
     "reading",
     "updates",
     "ops",

@@ -265,3 +265,27 @@ def test_registries_answer_by_path():
     assert fedseca.AGGREGATORS.declared("nnm+krum", "nnm.num_byzantine").owner == "nnm"
     with pytest.raises(ParameterError, match="nnm\\+krum has no part 'cwmed'; its parts are nnm, krum"):
         fedseca.AGGREGATORS.declared("nnm+krum", "cwmed.trim")
+
+
+def test_what_is_declared_later_changes_no_name_of_what_was_kept():
+    assert "even" in fedseca.make_aggregator("cwmed").hyperparameters()
+    assert fedseca.make_aggregator("cwmed").describe() == {"name": "cwmed"}
+    other = fedseca.make_aggregator("nnm+cwmed", even="mean")
+    assert other.values()["cwmed.even"] == "mean" and other.remade(**{"cwmed.even": "lower"}).values().keys() == {
+        "nnm.num_byzantine"
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "clients", "expected"),
+    [
+        ("krum", {"num_byzantine": 9}, 5, "with 5 clients num_byzantine can be at most 2, and its bound holds up to 1"),
+        ("krum", {"num_byzantine": 9}, 3, "with 3 clients num_byzantine can be at most 0"),
+        ("krum", {"num_byzantine": 10**9}, 7, "with 7 clients num_byzantine can be at most 4, and its bound holds up to 2"),
+        ("krum", {"select": 9}, 5, ""),
+        ("krum", {}, 2, ""),
+        ("fedseca", {}, 1, ""),
+    ],
+)  # fmt: skip
+def test_too_few_clients_have_a_way_out(rule, given, clients, expected):
+    assert fedseca.make_aggregator(rule, **given).way_out(clients) == expected

@@ -59,7 +59,10 @@ BAD_STATES = {
     "empty": ({}, "empty: no floating-point coordinate in it"),
     "only counters": ({"n": torch.tensor(1)}, "empty: no floating-point coordinate in it"),
     "no coordinates": ({"w": torch.ones(0)}, "empty: no floating-point coordinate in it"),
-    "nothing": (None, "is a NoneType, expected a vector, a state dict or a safetensors file"),
+    "nothing": (
+        None,
+        "is a NoneType, expected a vector, a state dict, a list of arrays, a module, an ArrayRecord or a safetensors file",
+    ),
     "a number": (3.0, "is a float, expected a vector"),
     "a vector": (torch.ones(10), "missing key 'fc.weight' and 3 more"),
     "key that is no text": ({1: torch.ones(3)}, "key 1 is not a name"),
@@ -216,7 +219,7 @@ def test_too_few_clients_are_named_with_the_reason_and_nothing_changes():
     with pytest.raises(NotEnoughClients) as refused:
         server.aggregate(matrix, ["a", "b", "c", "d", "e"])
     assert str(refused.value) == (
-        "krum needs at least 4 clients, 3 of 5 were admitted; "
+        "krum needs at least 4 clients, 3 of 5 were admitted; with 3 clients num_byzantine can be at most 0; "
         "left out: b (1 NaN, first at coordinate 3); e (1 Inf, first at coordinate 0)"
     )
     assert (refused.value.required, refused.value.admitted) == (4, 3) and server.round == 0

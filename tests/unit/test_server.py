@@ -135,6 +135,57 @@ def test_the_answer_is_numpy_where_most_clients_are():
     assert model.dtype == np.float32 and model.tolist() == [1, 1, 1]
 
 
+def test_lists_of_arrays_come_back_as_lists():
+    """Flower's and ByzFL's habit; an integer array among them is a counter."""
+    generator = torch.Generator().manual_seed(0)
+    before = [np.zeros((2, 3), np.float32), np.int64(7), np.zeros(4)]
+    clients = [
+        [torch.randn(2, 3, generator=generator).numpy(), np.int64(9), torch.randn(4, generator=generator).numpy()]
+        for _ in range(5)
+    ]
+    named = [{f"{place}": np.asarray(array) for place, array in enumerate(client)} for client in clients]
+    expected = fedseca.aggregate(named, rule="cwmed", before={f"{k}": np.asarray(v) for k, v in enumerate(before)})
+    for form, kind in ((list, np.ndarray), (tuple, np.ndarray)):
+        found = fedseca.aggregate([form(client) for client in clients], rule="cwmed", before=before)
+        assert type(found) is list and all(type(array) is kind for array in found)
+        assert all(np.array_equal(a, b) for a, b in zip(found, expected.values(), strict=True)) and found[1] == 9
+    tensors = fedseca.aggregate([[torch.ones(2), torch.ones(1)]] * 3, rule="fedavg")
+    assert type(tensors) is list and [t.tolist() for t in tensors] == [[1, 1], [1]]
+    bad = [*clients, [*clients[0][:2], "w"], clients[0][:2], [[1.0, 2.0]]]
+    out = fedseca.Server("cwmed").aggregate(bad, before=before)
+    assert len(out.client_ids) == 5 and [r.reason for r in out.rejected] == [
+        "'array 2' is a str, expected a tensor or array",
+        "missing key 'array 2'",
+        "'array 0' is a list, expected a tensor or array",
+    ]
+
+
+def test_modules_are_their_state_dicts():
+    def net(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+    before, clients = net(0), [net(seed) for seed in range(1, 6)]
+    found = fedseca.aggregate(clients, before=before)
+    expected = fedseca.aggregate([client.state_dict() for client in clients], before=before.state_dict())
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+    before.load_state_dict(found)
+    container = torch.nn.ParameterDict({"w": torch.ones(2)})  # a module that has items()
+    assert fedseca.aggregate([container] * 3, rule="fedavg")["w"].tolist() == [1, 1]
+
+
+def test_records_of_flower_come_back_as_records():
+    flower = pytest.importorskip("flwr.app")
+    arrays = [{"w": np.full((2, 2), k, np.float32), "n": np.int64(k)} for k in range(5)]
+    records = [flower.ArrayRecord({name: flower.Array(np.asarray(a)) for name, a in c.items()}) for c in arrays]
+    records[4]["w"].data = records[4]["w"].data[:-1]
+    server = fedseca.Server("fedavg")
+    out = server.aggregate(records, before=records[0])
+    assert isinstance(out.model, flower.ArrayRecord) and isinstance(out.update, flower.ArrayRecord)
+    assert out.model["w"].numpy().tolist() == [[1.5, 1.5]] * 2 and out.model["n"].numpy() == 1
+    assert [r.reason for r in out.rejected] == ["'w' holds 15 bytes where its shape (2, 2) needs 16"]
+
+
 def test_an_updates_variance_may_be_negative_but_a_models_may_not():
     before = {"running_var": torch.ones(1), "w": torch.ones(1)}
     models = [{"running_var": torch.tensor([3.0]), "w": torch.ones(1)}] * 3

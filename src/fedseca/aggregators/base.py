@@ -75,6 +75,20 @@ class Aggregator(Declared, ABC):
         """How many of the clients may send anything at all without moving the result beyond a bound."""
         return 0
 
+    def way_out(self, num_clients: int) -> str:
+        """Of so few clients that it refuses them: the number of Byzantine ones with which it would not."""
+        given = {path: value for path, value in self.values().items() if path.rpartition(".")[2] == "num_byzantine"}
+        others = {
+            number: self.remade(**{path: min(number, value) for path, value in given.items()})
+            for number in range(min(num_clients, max(given.values(), default=-1)) + 1)
+        }
+        working = [number for number, other in others.items() if other.min_clients() <= num_clients]
+        if not working:
+            return ""
+        bounded = max((number for number in working if others[number].tolerates(num_clients) >= number), default=0)
+        promise = "" if bounded == working[-1] else f", and its bound holds up to {bounded}"
+        return f"with {num_clients} clients num_byzantine can be at most {working[-1]}{promise}"
+
     def init(self, dim: int) -> State:
         """What is remembered before the first round; empty for a rule without memory."""
         return {}

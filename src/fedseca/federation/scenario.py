@@ -65,9 +65,11 @@ class Scenario(Declared):
                 f"found byzantine={self.byzantine} of clients={self.clients}"
             )
         if self.aggregator.min_clients() > self.asked:
+            way_out = self.aggregator.way_out(self.asked)
             raise ParameterError(
                 f"scenario: {self.aggregator.name} needs at least {self.aggregator.min_clients()} clients in a round; "
                 f"found {self.asked} (clients={self.clients}, participation={self.participation:g})"
+                + (f"; {way_out}" if way_out else "")
             )
 
     @classmethod

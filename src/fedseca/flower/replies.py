@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,9 +11,9 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from fedseca.errors import printable
 from fedseca.layout import Malformed
+from fedseca.npy import read_sent
 from fedseca.rounds import NoAnswer, Unreadable
 
-_STYPE = "numpy.ndarray"
 _UNREACHED = (3, 4, 5)
 """Flower's codes, with which the SuperLink itself answers: a message, an answer or a node could not be reached."""
 Arrays = dict[str, "np.ndarray[Any, Any]"]
@@ -61,32 +60,10 @@ def read_arrays(record: Mapping[str, Array]) -> Arrays:
 
 
 def _read_array(name: str, array: Array) -> np.ndarray[Any, Any]:
-    """The header inside of the bytes counts: what the message says beside it is only a claim."""
-    shown = printable(name, limit=60)
-    if array.stype != _STYPE:
-        raise Malformed(f"{shown!r} is of type {printable(str(array.stype), limit=40)!r}, expected {_STYPE!r}")
     try:
-        return _on_its_bytes(array.data)
+        return read_sent(array)
     except Malformed as problem:
-        raise Malformed(f"{shown!r} {problem}") from None
-    except Exception as problem:
-        raise Malformed(f"{shown!r} is not an array ({printable(str(problem), limit=60)})") from None
-
-
-def _on_its_bytes(data: bytes) -> np.ndarray[Any, Any]:
-    header = io.BytesIO(data)
-    if np.lib.format.read_magic(header) != (1, 0):
-        raise ValueError("another version of the format")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(header)
-    if dtype.hasobject or dtype.kind not in "fiub":
-        raise Malformed(f"has dtype {printable(str(dtype), limit=40)}, expected numbers")
-    if any(type(length) is not int or length < 0 for length in shape):
-        raise Malformed(f"has the shape {printable(str(shape), limit=60)}")
-    start, size = header.tell(), math.prod(shape) * dtype.itemsize
-    if len(data) != start + size:
-        found = f"{len(data) - start} bytes where its shape {printable(str(shape), limit=60)} needs {size}"
-        raise Malformed(f"holds {found}")
-    return np.frombuffer(data, dtype=dtype, offset=start).reshape(shape, order="F" if fortran else "C")
+        raise Malformed(f"{printable(name, limit=60)!r} {problem}") from None
 
 
 def read_number(message: Message, key: str) -> Any:
