@@ -3,7 +3,9 @@
     fedseca --plugin examples/rules/norm_median.py list
     fedseca --plugin examples/rules/norm_median.py aggregate A.safetensors B.safetensors --rule norm_median -o OUT
 
-From Python, importing this file is enough; `fedseca.testing.check_aggregator("norm_median")` holds it to the contract.
+`aggregate` reads the updates through `fedseca.ops`, block by block. `dense` shows how the same is written with one
+matrix, which is enough for small models. From Python, importing this file is enough;
+`fedseca.testing.check_aggregator("norm_median")` holds it to the contract.
 """
 
 from dataclasses import dataclass
@@ -37,3 +39,15 @@ class NormMedian(Aggregator):
         factor = torch.where(norms > radius, radius / norms, 1.0)
         weight = factor / len(updates)
         return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight, "clip_factor": factor})
+
+
+def dense(updates: Updates, slack: float) -> torch.Tensor:
+    """The same the first way that comes to mind: all updates as one K × D matrix.
+
+    It needs K·D numbers of memory where the primitives of `ops` need a block. `for row in updates` gives the rows.
+    """
+    rows = updates.matrix()
+    norms = rows.double().norm(dim=1)
+    radius = slack * norms.median()
+    factor = torch.where(norms > radius, radius / norms, 1.0)
+    return (factor[:, None] * rows.double()).mean(dim=0)

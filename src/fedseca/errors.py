@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -58,6 +58,24 @@ class Rejection(NamedTuple):
         return f"{self.client_id} ({self.reason})"
 
 
+_MOST_NAMED = 10
+
+
+def by_reason(told: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(client, reason) pairs with each reason once, told of all the clients that it is of."""
+    clients: dict[str, list[str]] = {}
+    for client, reason in told:
+        clients.setdefault(reason, []).append(client)
+    return [(_in_words(names), reason) for reason, names in clients.items()]
+
+
+def _in_words(names: Sequence[str]) -> str:
+    """a, b and c."""
+    more = len(names) - _MOST_NAMED
+    shown = [*names[:_MOST_NAMED], f"{more} more"] if more > 1 else list(names)
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
 class NotFinite(FedsecaError):
     """The result would not be finite: it is not returned, and nothing is remembered of the round."""
 
@@ -90,7 +108,8 @@ class NotEnoughClients(FedsecaError):
         self.rule, self.required, self.admitted, self.rejected = rule, required, admitted, tuple(rejected)
         fewest = f"{required} client{'s' * (required != 1)}"
         found = f"{rule} needs at least {fewest}, {admitted} of {admitted + len(self.rejected)} were admitted"
-        left_out = f"left out: {'; '.join(map(str, self.rejected))}" if self.rejected else ""
+        reasons = "; ".join(f"{clients} ({reason})" for clients, reason in by_reason(self.rejected))
+        left_out = f"left out: {reasons}" if reasons else ""
         super().__init__("; ".join(filter(None, (why or found, way_out, left_out))))
         self._why = why
 

@@ -281,10 +281,11 @@ def _plain(value: Tensor) -> Tensor:
 def read_before(before: Any) -> Arrays:
     """The global model that the clients started from: the caller's own, so a fault in it is an error."""
     client = _read_client(before)
+    file = "" if client.label is None else f"{client.label}: "
     if isinstance(client.arrays, Malformed):
-        raise InputError(f"the global model before the round: {client.arrays}")
+        raise InputError(f"{file}the global model before the round: {client.arrays}")
     if not all(bool(torch.isfinite(value).all()) for value in client.arrays.values()):
-        raise InputError("the global model before the round holds NaN or Inf")
+        raise InputError(f"{file}the global model before the round holds NaN or Inf")
     return client.arrays
 
 

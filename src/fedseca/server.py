@@ -173,9 +173,9 @@ class Server:
         """One round: screen the clients, aggregate the admitted ones, remember.
 
         `updates` are pseudo-gradients g_k = w_before − w_k: a (K, D) matrix, K vectors, K state dicts, K lists of
-        arrays, K modules, K of Flower's ArrayRecords or K safetensors files. With `before`, the global model that the clients started from, they are the clients' models instead,
-        and the answer has the new global `model`. Too few admitted clients, for the rule or for `min_clients`:
-        `NotEnoughClients`, and nothing changes.
+        arrays, K modules, K of Flower's ArrayRecords or K safetensors files. With `before`, the global model that the
+        clients started from, they are the clients' models instead, and the answer has the new global `model`. Too few
+        admitted clients, for the rule or for `min_clients`: `NotEnoughClients`, and nothing changes.
         Where the rule has a memory, later rounds must have the arrays of the first.
         """
         out, answer, layout = self._play(updates, client_ids, before, weights, min_clients)
@@ -389,7 +389,8 @@ def aggregate(
     """The robust aggregate of K updates, in the form they came in, with no memory of earlier calls.
 
     `updates`: a (K, D) tensor or array, K vectors, K state dicts, K lists of arrays, K `torch.nn.Module`s (the answer
-    is a state dict), K of Flower's `ArrayRecord`s or K safetensors files. They are differences to the global model; if they are the clients' models, give the global model `before`, and the answer is the new one.
+    is a state dict), K of Flower's `ArrayRecord`s or K safetensors files. They are differences to the global model; if
+    they are the clients' models, give the global model `before`, and the answer is the new one.
     Clients that cannot be used are left out; `Server` says who and why. Files are copied before they are read, so that
     nobody can change them meanwhile; `in_place` leaves that out, for files that do not change.
 

@@ -174,6 +174,7 @@ TOML = {
     "list.json": "[1, 2]",
     "nested.json": "[" * 100_000,
     "unknown.toml": "round = 3\n",
+    "rounds.toml": "rounds = 0\n",
     "twice.toml": 'aggregator = "krum"\nrule = "cwmed"\n',
 }
 BAD: dict[str, tuple[list[object], str]] = {
@@ -200,6 +201,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--config", "unknown.toml"],
         "unknown.toml: unknown hyperparameter of scenario 'round'; did you mean 'rounds'?",
     ),
+    "bad in config": (["--config", "rounds.toml"], "rounds.toml: scenario: rounds must be integer ≥ 1; found 0"),
     "no number": (["--rounds", "many"], "scenario: rounds must be integer ≥ 1; found 'many'"),
     "no rounds": (["--rounds", 0], "scenario: rounds must be integer ≥ 1; found 0"),
     "unknown engine": (["--engine", "flowr"], "unknown engine 'flowr'; did you mean 'flower'? Known: loop, flower"),
@@ -272,8 +274,26 @@ def test_the_folder_of_another_config_is_refused_and_stays(tmp_path):
     done = run("run", *QUICK, "-o", folder)
     assert done.returncode == 2 and "holds this run already, which is finished; resume shows it" in done.stderr
     assert run("run", *QUICK, "-o", folder, "--resume").returncode == 0
-    new = run("run", *QUICK, "-o", tmp_path / "new", "--resume")
-    assert new.returncode == 0 and "nothing to resume" in new.stderr
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        new = run("run", *QUICK, "-o", tmp_path / name, "--resume")
+        assert new.returncode == 0 and f"nothing to resume in {tmp_path / name}: starting anew" in new.stderr
+
+
+def test_a_folder_that_cannot_be_used_is_told_before_the_data_are_read(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "notes.txt").write_text("mine")
+    missing = ("run", "--dataset", "cifar10", "--data-dir", tmp_path)  # which would be told too, if it came to that
+    for folder, message in (
+        ("file", "is a file; a run is a folder"),
+        ("file/below", f"{tmp_path / 'file'} is a file; a run is a folder"),
+        ("strange", "holds other files (notes.txt) and no run"),
+    ):
+        done = run(*missing, "-o", tmp_path / folder)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert "cifar10 is not in" in run(*missing, "-o", tmp_path / "new").stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "strange"]
 
 
 LONG = ("--rounds", 12, "--train-images", 200, "--test-images", 60, "--attack", "mimic", "--checkpoint-every", 3)

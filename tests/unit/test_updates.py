@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import nn
 import fedseca
 from fedseca import ops
 from fedseca.errors import InputError
+from fedseca.plugins import load_plugin
 from fedseca.updates import MixedRow, Updates
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -287,3 +290,13 @@ def test_weights_are_used_only_when_asked_for():
     assert fedseca.aggregate(matrix, rule="fedavg", weights=[1e308, 1e308, 1e308]) == 3
     with pytest.raises(InputError, match="krum weighs no client"):
         fedseca.aggregate(torch.randn(6, 4), rule="krum", weights=[1] * 6)
+
+
+def test_the_example_rule_gives_the_same_both_ways():
+    """Through the primitives, block by block; and with one dense matrix, as one writes it first."""
+    load_plugin(Path(__file__).parents[2] / "examples" / "rules" / "norm_median.py")
+    rule = fedseca.make_aggregator("norm_median", slack=0.7)
+    updates = Updates.collect(torch.randn(7, 50, dtype=torch.float64) * torch.arange(1.0, 8)[:, None])
+    answer = rule.aggregate(updates, {}, torch.Generator())
+    dense = sys.modules[type(rule).__module__].dense(updates, 0.7)
+    torch.testing.assert_close(answer.update, dense)

@@ -16,10 +16,12 @@ from safetensors.torch import save
 from fedseca.aggregators import AGGREGATORS, Aggregator, make_alone
 from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import shown_diagnostics, verdict_text, wide_console
-from fedseca.errors import InputError, LooksLikeModels, printable
+from fedseca.errors import InputError, LooksLikeModels, by_reason, printable
 from fedseca.files import write_atomically
 from fedseca.layout import BufferPolicy
 from fedseca.server import Round, Server
+
+_OTHER_FORMATS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".npy", ".npz", ".h5", ".keras", ".onnx", ".gguf", ".msgpack")
 
 
 def aggregate(
@@ -86,12 +88,20 @@ def _check_paths(files: list[Path], before: Path | None, output: Path) -> None:
             raise InputError(f"{output}: is one of the inputs; choose another --output")
     if output.is_dir():
         raise InputError(f"{output}: is a folder; --output takes the name of a file")
+    if output.suffix in _OTHER_FORMATS:
+        raise InputError(
+            f"{output}: a safetensors file is written, and {output.suffix} names another format; call it "
+            f"{output.with_suffix('.safetensors').name}"
+        )
 
 
 def _show(out: Round, rule: Aggregator, output: Path, *, model: bool) -> None:
     console = wide_console()
     columns = shown_diagnostics(rule, (name for name, values in out.diagnostics.items() if values.ndim == 1))
-    counts = f"{len(out.client_ids)} clients admitted ({len(out.suspects)} suspect), {len(out.rejected)} left out"
+    number = len(out.client_ids)
+    counts = (
+        f"{number} client{'s' * (number != 1)} admitted ({len(out.suspects)} suspect), {len(out.rejected)} left out"
+    )
     table = Table(title=f"{rule.name}: {counts}", title_justify="left")
     table.add_column("client", style="bold", overflow="fold")
     table.add_column("verdict")
@@ -101,11 +111,15 @@ def _show(out: Round, rule: Aggregator, output: Path, *, model: bool) -> None:
         cells = (each.show(record.get(each.name)) for each in columns)
         table.add_row(Text(record["client"]), verdict_text(record["verdict"]), *cells)
     wide_console(table).print(table)
-    for client_id, verdict in out.answers:
-        if verdict.reason is not None:
+    for kind, one, many in (("suspect", "is suspect", "are suspect"), ("left out", "was left out", "were left out")):
+        told = [
+            (i, verdict.reason) for i, verdict in out.answers if verdict.kind == kind and verdict.reason is not None
+        ]
+        of_one = {client_id for client_id, _ in told}
+        for clients, reason in by_reason(told):
+            words = one if clients in of_one else many
             # What a client sent is shown as plain text, never as markup.
-            words = "is suspect" if verdict.kind == "suspect" else "was left out"
-            style = verdict_text(verdict.kind).style
-            console.print(Text(f"{client_id} {words}: {verdict.reason}", style=style), soft_wrap=True)
+            line = Text(f"{clients} {words}: {reason}", style=verdict_text(kind).style)
+            console.print(line, soft_wrap=True)
     what = "new global model" if model else "aggregated update"
     console.print(Text(f"{what} written to {printable(str(output))}"), soft_wrap=True)

@@ -23,7 +23,7 @@ from fedseca.cli.tables import wide_console
 from fedseca.declare import unknown
 from fedseca.errors import InputError, ParameterError, printable
 from fedseca.federation import Federation, History, Scenario, simulate
-from fedseca.federation.folder import TENSORBOARD
+from fedseca.federation.folder import TENSORBOARD, holds_run
 from fedseca.federation.scenario import GRAMMAR
 from fedseca.federation.tensorboard import TensorBoard
 
@@ -104,7 +104,7 @@ def run(
             observers.append(board)
         progress = stack.enter_context(live(Console(stderr=True)))
         stack.enter_context(_interruptible(folder))
-        if resume and not folder.exists():
+        if resume and not holds_run(folder):
             typer.echo(f"nothing to resume in {printable(str(folder))}: starting anew", err=True)
         bar = LiveRun(progress, scenario)
         observers.append(bar)
@@ -160,7 +160,21 @@ def make_scenario(config: Path | None, options: Mapping[str, str | None], settin
     for setting in settings:
         path, text = split_setting(setting, "PART.NAME=VALUE")
         GRAMMAR.put(values, GRAMMAR.locate(path, {part: [value] for part, value in values.items()}), text)
-    return Scenario.of(values)
+    try:
+        return Scenario.of(values)
+    except ParameterError as problem:
+        if config is not None and str(problem) == _fault_of(read_config(config)):
+            raise ParameterError(f"{config}: {problem}") from None
+        raise
+
+
+def _fault_of(values: dict[str, Any]) -> str | None:
+    """What is wrong with a config alone, before anything is put over it."""
+    try:
+        Scenario.of(values)
+    except ParameterError as problem:
+        return str(problem)
+    return None
 
 
 def read_config(path: Path) -> dict[str, Any]:

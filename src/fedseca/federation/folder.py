@@ -157,6 +157,21 @@ def _agree(history: History, done: int, server: Server) -> bool:
     return complete and of_clients == done * history.scenario.clients and played == server.round
 
 
+def check_folder(path: Path, scenario: Scenario, *, resume: bool, overwrite: bool) -> None:
+    """Whether a run of this scenario may be written there, as far as that can be told before its data are read."""
+    _check_usable(path, {"format": _FORMAT, "scenario": scenario.values()}, resume=resume, overwrite=overwrite)
+    above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if not above.is_dir():
+        raise InputError(f"{path}: {above} is a file; a run is a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: nothing can be written in {above}; choose another folder")
+
+
+def holds_run(path: Path) -> bool:
+    """Whether there is one to go on from."""
+    return (path / CONFIG).exists()
+
+
 def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
     """Whether a run of this config may be written there; changes nothing."""
     if path.exists() and not path.is_dir():
@@ -181,7 +196,8 @@ def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwr
             f"{path}: was written by an earlier version, which can be shown (fedseca report), not resumed; choose "
             "another folder or overwrite"
         )
-    if difference := _difference(found, json.loads(json.dumps(config))):
+    compared = {name: value for name, value in found.items() if name in config}
+    if difference := _difference(compared, json.loads(json.dumps(config))):
         raise InputError(f"{path}: holds a run of another config ({difference}); choose another folder or overwrite")
     if not resume:
         end = "is finished; resume shows it" if (path / RESULT).exists() else "is not finished; resume goes on"

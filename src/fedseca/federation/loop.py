@@ -16,7 +16,7 @@ from fedseca.aggregators import State
 from fedseca.errors import InputError
 from fedseca.federation.byzantine import Byzantines, Model
 from fedseca.federation.client import Federation
-from fedseca.federation.folder import RunFolder
+from fedseca.federation.folder import RunFolder, check_folder
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
 from fedseca.rounds import NoAnswer, Played, play_round
@@ -63,6 +63,8 @@ def simulate(
         raise InputError(f"checkpoint_every must be an integer ≥ 1; found {checkpoint_every!r}")
     check_threads(threads)
     scenario = scenario or Scenario()
+    if folder is not None:
+        check_folder(Path(folder), scenario, resume=resume, overwrite=overwrite)
     federation = Federation(scenario, data_dir=data_dir, device=device)
     server = Server(
         scenario.aggregator,
