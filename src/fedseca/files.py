@@ -39,11 +39,28 @@ PRIVATE = 0o600
 """The mode of files that name sites or hold models: only who runs the server reads them."""
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An `OSError` names this path: that of a full disk names none."""
+    try:
+        yield
+    except OSError as problem:
+        raise type(problem)(problem.errno, problem.strerror, str(path)) from None
+
+
+def append(file: IO[bytes], content: bytes, path: Path) -> None:
+    """Write all of it to a file that is open without a buffer, in which nothing is left to fail when it is closed."""
+    rest = memoryview(content)
+    with naming(path):
+        while rest:
+            rest = rest[file.write(rest) :]
+
+
 def write_atomically(path: str | Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write the whole content to `path`, or leave what was there; an `OSError` names the path that was asked for."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    try:
+    with naming(path):
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -55,8 +72,6 @@ def write_atomically(path: str | Path, content: bytes, *, mode: int = 0o666) -> 
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)  # the new name, too, survives a power cut
-    except OSError as problem:
-        raise type(problem)(problem.errno, problem.strerror, str(path)) from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -487,3 +487,21 @@ def test_a_broken_line_of_the_version_before_ends_the_file(tmp_path, runs, line)
     lines = (old / "clients.jsonl").read_text().splitlines()
     (old / "clients.jsonl").write_text("\n".join([*lines[:7], line, *lines[8:]]) + "\n")
     assert len(read_history(old).rounds) == 1
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "pairs.jsonl"])
+def test_a_full_disk_names_the_file_and_the_run_goes_on_later(tmp_path, unbroken, monkeypatch, name):
+    folder = tmp_path / "run"
+    run_until(folder, 2)
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        """The real error of a full disk, from a device that always is one."""
+        return opened(Path("/dev/full") if (path.name, mode) == (name, "ab") else path, mode, *args, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{folder / name}'"):
+        simulate(SCENARIO, folder=folder, resume=True)
+    monkeypatch.undo()
+    simulate(SCENARIO, folder=folder, resume=True)
+    assert same(folder, unbroken)

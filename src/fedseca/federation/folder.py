@@ -24,7 +24,7 @@ from fedseca.checkpoint import CHECKPOINT, read_checkpoint, whole_number
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
-from fedseca.files import remove_leftovers, take_lock, write_atomically
+from fedseca.files import append, naming, remove_leftovers, take_lock, write_atomically
 from fedseca.server import Server
 from fedseca.suspicion import suspicion
 from fedseca.updates import State
@@ -106,22 +106,22 @@ class RunFolder:
         for kind in _PLAIN:
             name = LINES[kind]
             write_atomically(self.path / name, b"".join(_line(line) for line in getattr(history, kind)))
-            self._files[kind] = (self.path / name).open("ab")
+            self._files[kind] = (self.path / name).open("ab", buffering=0)
 
     def append(self, kinds: Mapping[str, list[Record]]) -> None:
         """Write down a round."""
         assert self._audit is not None
         self._audit.append(kinds["audit"])
         for kind in _PLAIN:
-            self._files[kind].write(b"".join(_line(record) for record in kinds[kind]))
-            self._files[kind].flush()
+            append(self._files[kind], b"".join(_line(record) for record in kinds[kind]), self.path / LINES[kind])
 
     def checkpoint(self, history: History, server: Server, attack_state: State) -> None:
         """Keep what is needed to go on after the rounds so far."""
         assert history.model is not None and self._audit is not None
         self._audit.sync()
-        for file in self._files.values():
-            os.fsync(file.fileno())
+        for kind, file in self._files.items():
+            with naming(self.path / LINES[kind]):
+                os.fsync(file.fileno())
         manifest = {"round": len(history.rounds), "config": self._digest, "audit": self._audit.head}
         server.keep(self.path / CHECKPOINT, manifest, {"model": history.model, "attack": attack_state})
 
