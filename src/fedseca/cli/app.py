@@ -19,6 +19,7 @@ from fedseca.cli.data import data_app
 from fedseca.cli.demo import demo
 from fedseca.cli.grid import grid
 from fedseca.cli.list import list_all
+from fedseca.cli.redraw import redraw
 from fedseca.cli.report import report
 from fedseca.cli.reproduce import reproduce
 from fedseca.cli.run import run
@@ -62,6 +63,7 @@ for _name, _command in (
     ("run", run),
     ("grid", grid),
     ("reproduce", reproduce),
+    ("redraw", redraw),
     ("report", report),
     ("demo", demo),
     ("aggregate", aggregate),
