@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from fedseca.experiments.timing import Timing, coordinates
 from fedseca.federation import simulate
 from fedseca.paper import read_table, verdict
 
+RESULTS = Path(__file__).parents[2] / "results"
 TABLES = {name: each for name, each in EXPERIMENTS.items() if isinstance(each, TableOfRuns)}
 
 
@@ -412,3 +414,19 @@ def test_pictures_are_drawn_again_from_the_kept_numbers_alone(tmp_path):
     history = store.done(TINY.cells(Request())[0].scenarios[0])
     assert history is not None
     assert [float(line["f1"]) for line in lines[:2]] == pytest.approx(history.f1, rel=1e-3)
+
+
+KEPT = sorted(file for file in RESULTS.glob("*/*.csv") if file.stem in TABLES)
+
+
+@pytest.mark.parametrize("file", KEPT, ids=[file.parent.name for file in KEPT])
+def test_every_published_table_can_be_drawn_again(file):
+    kept = {each.name: each.read_bytes() for each in file.parent.iterdir() if each.suffix in (".csv", ".json")}
+    figures = TABLES[file.stem].figures(kept)
+    data = file.parent.name.removeprefix(f"{file.stem}-").removeprefix("one_voice-")
+    assert all(data in words_of(figure) for figure in figures.values())
+    assert file.stem == "similarity" or f"{file.stem}.png" in figures
+
+
+def test_there_are_published_tables():
+    assert len(KEPT) >= 9
