@@ -20,6 +20,8 @@ from fedseca.paper import read_table
 from fedseca.server import aggregate
 
 Work = Callable[[Tensor], object]
+RESNET18 = 11_200_000
+"""Its parameters, which the paper's times are for."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ PLAIN: dict[str, tuple[str, Work]] = {
     "copod_dos": ("K subtractions", subtractions),
 }
 """The plain way in torch to do what a rule mostly does."""
-_PLAIN_NAMES = {"pseudocode", *(name for name, _ in PLAIN.values())}
+PLAIN_NAMES = {"pseudocode", *(name for name, _ in PLAIN.values())}
 
 
 def make_updates(clients: int, dim: int) -> Tensor:
@@ -135,7 +137,7 @@ def measure(
         if len(matrix) != count:
             del matrix  # the old one goes before the new one comes
             matrix = make_updates(count, dim)
-        if name not in _PLAIN_NAMES:
+        if name not in PLAIN_NAMES:
             work(matrix[:, : min(dim, 4096)])  # compiles
         extra, seconds = memory_and_time(work, matrix)
         times = [seconds]

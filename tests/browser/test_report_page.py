@@ -395,6 +395,7 @@ def test_an_experiment_stands_first_and_its_cells_open_their_runs(browser, pages
     page = visit.page
     assert visit.texts("h2:visible")[0] == "Rules <b>under</b> attack"
     assert visit.texts("#experiment code") == ["fedseca reproduce main --seeds 0,1"]
+    assert visit.texts("#experiment-hint")[0].startswith("digits · 5 <b>clients</b>. F1 by aggregator and attack; ")
     assert "below it, smaller, the paper's (CIFAR-10, <b>ResNet18</b>)." in visit.texts("#experiment-hint")[0]
     assert visit.texts("#experiment-table thead th") == ["aggregator", "ipm", "alie"]
     assert visit.texts("#experiment-table tbody th") == ["krum", "fedavg", "fedseca"]  # in the order given

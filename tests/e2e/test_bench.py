@@ -23,6 +23,9 @@ def test_a_small_benchmark(tmp_path):
     assert mine["times_mean"] == mine["seconds"] / rows["torch.mean", 8]["seconds"]
     assert json.loads((tmp_path / "bench.json").read_text()) == report
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    first = (tmp_path / "bench.png").read_bytes()
+    (tmp_path / "bench.png").unlink()
+    assert run("redraw", tmp_path).returncode == 0 and (tmp_path / "bench.png").read_bytes() == first
     shown = run("bench", *arguments, COLUMNS="80")
     assert "5,000 coordinates" in shown.stdout and "× mean" in shown.stdout
 

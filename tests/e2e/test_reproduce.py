@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.command import Command, run_each
+from tests.e2e.command import Command, run, run_each
 
 _SMALLER = """
 import dataclasses, sys
@@ -38,11 +38,14 @@ def test_a_table_of_the_paper_beside_ours(tmp_path):
     out = tmp_path / "out"
     command = ["main", "--rounds", 1, "--seeds", "0,1", "-o", out]
     told = reproduce(*command).stdout
-    files = ["main.csv", "main.png", "main-rounds.png", "main.html"]
+    files = ["main.json", "main.csv", "main-rounds.csv", "main.png", "main-rounds.png", "main.html"]
     lines = [line.split() for line in told.splitlines()]
     first = next(index for index, line in enumerate(lines) if line[:1] == ["fedseca"])
     assert lines[first + 1][0] == "±" and lines[first + 2] == ["paper", "0.82", "0.81"]
-    assert "mean of the last 1 of 1 rounds" in " ".join(told.split())
+    assert told.split("\n")[0].strip() == "2 rules under 2 attacks"
+    assert "digits, 60 training images · 5 clients, 2 Byzantine" in told
+    assert "F1, mean of the last 1 of 1 rounds" in told and "mean ± standard deviation of 2 seeds" in told
+    assert max(len(line.rstrip()) for line in told.split("\n")[:6]) < 80
     assert f"{', '.join(files)} and the runs are in" in " ".join(told.split())
     rows = list(csv.DictReader((out / "main.csv").read_text().splitlines()))
     assert [(row["aggregator"], row["attack"]) for row in rows] == [
@@ -50,10 +53,11 @@ def test_a_table_of_the_paper_beside_ours(tmp_path):
     ]  # fmt: skip
     assert rows[2]["paper"] == "0.82" and all(0 <= float(row["f1"]) <= 1 for row in rows)
     assert all(row["count"] == "2" and float(row["std"]) >= 0 for row in rows)
-    for picture in files[1:3]:
+    for picture in files[3:5]:
         assert (out / picture).read_bytes()[:4] == b"\x89PNG"
     page = (out / "main.html").read_text()
     assert "fedseca reproduce main --preset digits --seeds 0,1 --rounds 1" in page and str(tmp_path) not in page
+    assert "2 rules under 2 attacks" in page and "digits, 60 training images" in page
     part = json.loads(reproduce(*command, "--only", "fedseca", "--json").stdout)
     assert [(score["row"], score["column"]) for score in part["scores"]] == [("fedseca", "ipm"), ("fedseca", "none")]
     assert [sum(score["values"]) / 2 for score in part["scores"]] == pytest.approx(
@@ -62,10 +66,50 @@ def test_a_table_of_the_paper_beside_ours(tmp_path):
     assert "--rounds 1 --only fedseca" in (out / "main.html").read_text()
 
 
+def test_pictures_are_drawn_again_where_only_the_numbers_are_kept(tmp_path):
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    reproduce("main", "--rounds", 1, "-o", made)
+    kept.mkdir()
+    for name in ("main.json", "main.csv", "main-rounds.csv"):
+        (kept / name).write_bytes((made / name).read_bytes())
+    (made / "main.png").unlink()
+    done = run("redraw", kept, made)
+    assert done.returncode == 0, done.stderr
+    assert [path.rsplit("/", 2)[-2:] for path in done.stdout.split()] == [
+        [folder, name] for folder in ("kept", "made") for name in ("main.png", "main-rounds.png")
+    ]
+    for name in ("main.png", "main-rounds.png"):
+        assert (kept / name).read_bytes() == (made / name).read_bytes()
+
+
+def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(tmp_path):
+    folders = {name: tmp_path / name for name in ("empty", "torn", "lost", "good")}
+    for folder in folders.values():
+        folder.mkdir()
+    about = json.dumps({"seeds": [0], "setting": {"dataset": {"name": "digits"}, "rounds": 2}})
+    for name in ("lost", "good"):
+        (folders[name] / "main.json").write_text(about)
+    (folders["torn"] / "main.json").write_text("{")
+    (folders["good"] / "main.csv").write_text("aggregator,attack,f1,std,count,paper\nkrum,ipm,0.5,,1,\n")
+    told = {
+        "missing": "missing: no such folder",
+        "empty": "empty: nothing to draw; it holds no NAME.json of `fedseca reproduce`, and no bench.json",
+        "torn": "torn: main.json and its CSV cannot be drawn (JSONDecodeError",
+        "lost": "lost: main.json and its CSV cannot be drawn; 'main.csv' is missing",
+    }
+    done = run_each({name: (tmp_path, ["redraw", "good", name]) for name in told})
+    for name, message in told.items():
+        assert done[name].returncode == 2 and message in done[name].stderr and done[name].stderr.count("\n") == 1
+    assert not list(tmp_path.rglob("*.png"))
+    assert run("redraw", folders["good"]).returncode == 0 and (folders["good"] / "main.png").exists()
+
+
 def test_times_need_no_runs_and_can_be_measured_again(tmp_path):
     for _ in range(2):
         told = reproduce("timing", "--threads", 1, "-o", tmp_path).stdout
-        assert "13,706 coordinates" in " ".join(told.split()) and "timing.csv, timing.png, timing.html are in" in told
+        assert told.split("\n")[0].strip() == "Seconds that 2 rules took to aggregate"
+        assert "13,706 coordinates (cnn for digits) · 1 thread" in told
+        assert "timing.json, timing.csv, timing.png, timing.html are in" in told
     rows = list(csv.DictReader((tmp_path / "timing.csv").read_text().splitlines()))
     assert len(rows) == 4 and all(float(row["seconds"]) > 0 for row in rows)
 

@@ -132,6 +132,7 @@ def experiment_of(found: Collection) -> dict[str, Any]:
         cells.append({**cell, "paper": paper, "runs": [run["id"] for run in runs]})
     return {
         "title": "Rules <b>under</b> attack",
+        "setting": "digits · 5 <b>clients</b>",
         "command": "fedseca reproduce main --seeds 0,1",
         "metric": "f1",
         "row_name": "aggregator",

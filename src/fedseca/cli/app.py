@@ -28,6 +28,7 @@ COMMANDS = {
         "Run every combination: each option of a scenario takes several values, with commas between them.",
     ),
     "reproduce": ("reproduce:reproduce", "Run a table or figure of the paper and show it next to the paper's numbers."),
+    "redraw": ("redraw:redraw", "Draw the pictures of an experiment again from its CSV and JSON files, without a run."),
     "report": (
         "report:report",
         "Make one HTML page of runs and grids: scores, courses, trust in the clients, who was left out and why.",

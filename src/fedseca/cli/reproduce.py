@@ -25,7 +25,7 @@ from fedseca.declare import unknown
 from fedseca.errors import InputError, UnknownName, printable
 from fedseca.experiments.catalogue import EXPERIMENTS
 from fedseca.experiments.experiment import PRESETS, OnStep, Request
-from fedseca.experiments.plots import require_matplotlib
+from fedseca.experiments.plots import packed, require_matplotlib
 from fedseca.experiments.results import Outcome, ResultTable, Score
 from fedseca.experiments.runner import check, run_grid
 from fedseca.experiments.store import Store
@@ -74,7 +74,8 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper and show it next to the paper's numbers.
 
-    Writes the table as CSV, the pictures as PNG, a page to look at, and the runs. Stopped and started again it goes on.
+    Writes the numbers as CSV, the pictures as PNG, a page to look at, and the runs. Stopped and started again it goes
+    on. `fedseca redraw` draws the pictures again from the numbers alone.
     """
     if name not in EXPERIMENTS:
         raise UnknownName(unknown("experiment", name, EXPERIMENTS))
@@ -114,6 +115,7 @@ def reproduce(
     else:
         table = _table(outcome.table)
         console = wide_console(table)
+        console.print(_heading(outcome.table), soft_wrap=True)
         console.print(table)
         for run in failed:
             text = f"{run.title} failed: {printable(store.error(run)['error'])}"
@@ -161,6 +163,7 @@ def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
     table = outcome.table
     return {
         "title": table.title,
+        "setting": " · ".join(table.setting),
         "command": command,
         "metric": table.metric,
         "row_name": table.row_name,
@@ -175,7 +178,7 @@ def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
                 "column": score.column,
                 "mean": score.mean,
                 "std": score.std,
-                "count": len(score.values),
+                "count": score.count,
                 "paper": score.paper,
                 "runs": score.runs,
             }
@@ -190,18 +193,23 @@ def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _heading(table: ResultTable) -> Text:
+    """What stands above the table: its own title would be folded to its width, and a table may be narrow."""
+    beside = [f"below it the paper's ({table.paper_setting})"] if table.has_paper else []
+    lines = packed([*table.setting, *beside], lambda line: len(line) < 80)
+    return Text.assemble((table.title, "bold"), "\n", ("\n".join(lines), "dim"))
+
+
 def _table(table: ResultTable) -> Table:
     """Ours over the paper's, in the paper's colours."""
-    beside = f", below it the paper's ({table.paper_setting})" if table.has_paper else ""
-    title = f"{table.title}: {table.metric} by {table.row_name.replace('_', ' ')} and {table.column_name}{beside}"
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     shown.add_column(table.row_name.replace("_", " "), no_wrap=True)
     for column in table.columns:
         shown.add_column(column, justify="right", no_wrap=True)
     places = table.by_place()
-    for row in table.rows:
+    for row, named in zip(table.rows, table.row_labels, strict=True):
         scores = [places[row, column] for column in table.columns]
-        label = Text(row, style="bold")
+        label = Text(named, style="bold")
         label.append("\n  ±" if any(score.std is not None for score in scores) else "", style="dim")
         label.append("\n  paper" if any(score.paper is not None for score in scores) else "", style="dim")
         shown.add_row(label, *(_cell(score, table, spread="±" in label.plain) for score in scores))

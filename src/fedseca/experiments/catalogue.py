@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fedseca.experiments.experiment import ATTACKS, Changes, Experiment, TableOfRuns
+from fedseca.experiments.results import between, counted
 from fedseca.experiments.similarity import SimilarityOfUpdates
 from fedseca.experiments.timing import Timing
 from fedseca.experiments.trust import TrustOverRounds
@@ -45,7 +47,8 @@ _ABLATIONS: dict[str, Changes] = {
 
 _MAIN = TableOfRuns(
     name="main",
-    title="Twelve rules under eight attacks (the paper's Figure 3 and its table)",
+    title=lambda rows, columns: f"{counted(len(rows), 'rule')} under {counted(len(columns), 'attack')}",
+    source="the paper's Figure 3",
     row_name="aggregator",
     column_name="attack",
     rows={rule: {"aggregator": rule} for rule in _RULES},
@@ -60,7 +63,10 @@ _MAIN = TableOfRuns(
 
 _ABLATION = TableOfRuns(
     name="ablation",
-    title="FedSECA without each of its parts (the paper's Table 1)",
+    title=lambda rows, columns: (
+        f"FedSECA without its parts: {counted(len(rows), 'variant')} under {counted(len(columns), 'attack')}"
+    ),
+    source="the paper's Table 1",
     row_name="component_removed",
     column_name="attack",
     rows=_ABLATIONS,
@@ -70,7 +76,10 @@ _ABLATION = TableOfRuns(
 
 _SENSITIVITY = TableOfRuns(
     name="sensitivity",
-    title="FedSECA's two hyperparameters (the paper's Figure 4)",
+    title=lambda rows, columns: (
+        f"FedSECA's hyperparameters: {counted(len(rows), 'value')} under {counted(len(columns), 'attack')}"
+    ),
+    source="the paper's Figure 4",
     row_name="hyperparameter",
     column_name="attack",
     rows={
@@ -82,29 +91,31 @@ _SENSITIVITY = TableOfRuns(
 
 _64_CLIENTS = TableOfRuns(
     name="byzantine-count",
-    title="FedSECA with more and more Byzantine clients of 64, alike in what they hold (the paper's Figure 5)",
+    title=lambda rows, columns: (
+        f"FedSECA with {between(rows)} Byzantine clients under {counted(len(columns), 'attack')}"
+    ),
+    source="the paper's Figure 5 (64 clients)",
     row_name="byzantine",
+    row_label="{} Byzantine",
     column_name="attack",
     rows={str(count): {"byzantine": count} for count in (8, 17, 31, 34, 40)},
     columns=ATTACKS,
     base={"aggregator": "fedseca", "clients": 64, "partition": "iid", "batch_size": 16},
 )
 
-_BYZANTINE_COUNT = TableOfRuns(
-    name="byzantine-count",
-    title="FedSECA with more and more Byzantine clients of 16, alike in what they hold (the paper's Figure 5 has 64)",
-    row_name="byzantine",
-    column_name="attack",
+_BYZANTINE_COUNT = replace(
+    _64_CLIENTS,
     rows={str(count): {"byzantine": count} for count in (2, 4, 7, 9, 10)},
-    columns=ATTACKS,
     base={"aggregator": "fedseca", "clients": 16, "partition": "iid"},
     in_the_paper=_64_CLIENTS,
 )
 
 _CLIENT_COUNT = TableOfRuns(
     name="client-count",
-    title="More and more clients, none of them Byzantine, alike in what they hold (the paper's Table 2)",
+    title=lambda rows, columns: f"{counted(len(columns), 'rule')} with {between(rows)} clients",
+    source="the paper's Table 2",
     row_name="clients",
+    row_label="{} clients",
     column_name="aggregator",
     rows={str(count): {"clients": count} for count in (5, 10, 25, 50, 100, 200)},
     columns={"fedavg": {"aggregator": "fedavg"}, "fedseca": {"aggregator": "fedseca"}},
@@ -119,7 +130,9 @@ _CLIENT_COUNT = TableOfRuns(
 
 _CONCORDANCE = TrustOverRounds(
     name="concordance",
-    title="The say of every client in FedSECA's election, over the rounds",
+    title=lambda rows, columns: (
+        f"The say of every client in FedSECA's election under {counted(len(columns), 'attack')}"
+    ),
     row_name="aggregator",
     column_name="attack",
     rows={"fedseca": _fedseca()},
@@ -128,7 +141,8 @@ _CONCORDANCE = TrustOverRounds(
 
 _SIMILARITY = SimilarityOfUpdates(
     name="similarity",
-    title="Honest and Byzantine updates side by side, after five rounds without attack (the paper's Figure 1)",
+    title=lambda rows, columns: f"Honest and Byzantine updates side by side under {counted(len(rows), 'attack')}",
+    source="the paper's Figure 1",
     row_name="aggregator",
     column_name="attack",
     rows={"fedavg": {"aggregator": "fedavg"}},
@@ -138,7 +152,7 @@ _SIMILARITY = SimilarityOfUpdates(
 
 _TIMING = Timing(
     name="timing",
-    title="How long the rules take to aggregate",
+    title=lambda rows, columns: f"Seconds that {counted(len(rows), 'rule')} took to aggregate",
     rules=_RULES,
     clients=(4, 8, 16, 32, 64, 128, 256),
 )

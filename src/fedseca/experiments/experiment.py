@@ -11,13 +11,27 @@ from typing import Any
 from fedseca.aggregators import AGGREGATORS
 from fedseca.declare import unknown
 from fedseca.errors import UnknownName
-from fedseca.experiments.plots import heat_map, trajectories
-from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
+from fedseca.experiments.plots import heat_map, png, trajectories
+from fedseca.experiments.results import (
+    About,
+    Outcome,
+    ResultTable,
+    Score,
+    as_csv,
+    in_words,
+    kept_scores,
+    read_csv,
+    short,
+)
 from fedseca.experiments.store import Store
 from fedseca.federation import History, Scenario
 
 Changes = Mapping[str, Any]
 """Fields of a scenario and their values."""
+Title = Callable[[Sequence[str], Sequence[str]], str]
+"""What is shown, told from the rows and the columns that are."""
+Files = Mapping[str, bytes]
+"""Contents by the names of the files."""
 OnStep = Callable[[str, int, int], None]
 """Told what is done next, how many steps are done, and of how many."""
 
@@ -71,7 +85,9 @@ class Experiment(ABC):
     """One table or figure of the paper."""
 
     name: str
-    title: str
+    title: Title
+    source: str = ""
+    """What of the paper it is, `the paper's Figure 3`; nothing if the paper has no such."""
 
     def at(self, preset: str) -> Experiment:
         """What it is with a preset."""
@@ -92,6 +108,27 @@ class Experiment(ABC):
     def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
         """What the runs that are done gave."""
 
+    @abstractmethod
+    def figures(self, kept: Files) -> dict[str, Any]:
+        """The pictures by the names of their files, drawn from nothing but the other files of an outcome."""
+
+    def pictures(self, kept: Files) -> dict[str, bytes]:
+        """The figures as PNG."""
+        return {file: png(figure) for file, figure in self.figures(kept).items()}
+
+    def finished(self, table: ResultTable, about: About, numbers: Files) -> Outcome:
+        """An outcome with its pictures."""
+        kept = {f"{self.name}.json": about.written(), **numbers}
+        return Outcome(table, {**kept, **self.pictures(kept)})
+
+    def about(self, kept: Files) -> About:
+        return About.read(kept[f"{self.name}.json"])
+
+    @property
+    def compare(self) -> list[str]:
+        """Where the paper has it, as a phrase of the setting."""
+        return [f"compare {self.source}"] if self.source else []
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -111,6 +148,8 @@ class TableOfRuns(Experiment):
     """Something varies down, something across; each place is a run for each seed."""
 
     row_name: str
+    row_label: str = "{}"
+    """How a row is called where its name stands alone."""
     column_name: str
     rows: Mapping[str, Changes]
     columns: Mapping[str, Changes]
@@ -161,33 +200,65 @@ class TableOfRuns(Experiment):
         }
 
     def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
-        """The table as CSV and picture, and the course of every run with the first seed."""
+        """The table and the course of every run as CSV, and both as pictures."""
         done = self.done(request, store)
-        rounds = max(run.rounds for run in self.runs(request))
-        table = ResultTable(
-            title=f"{self.title}, mean of the last {min(self.last, rounds)} of {rounds} rounds",
+        scores = [
+            Score(
+                row,
+                column,
+                tuple(history.last(self.metric, self.last) for history in histories),
+                self.paper.get((row, column)),
+                tuple(history.scenario.id for history in histories),
+            )
+            for (row, column), histories in done.items()
+        ]
+        courses = [
+            {
+                self.row_name: row,
+                self.column_name: column,
+                "seed": history.scenario.seed,
+                "round": record["round"],
+                self.metric: short(record[self.metric]),
+            }
+            for (row, column), histories in done.items()
+            for history in histories
+            for record in history.rounds
+        ]
+        about = About.of(self.runs(request), request.seeds)
+        table = self.table(about, scores)
+        numbers = {f"{self.name}.csv": as_csv(list(table.lines())), f"{self.name}-rounds.csv": as_csv(courses)}
+        return self.finished(table, about, numbers)
+
+    def table(self, about: About, scores: Sequence[Score]) -> ResultTable:
+        """Scores under a title that says what they are."""
+        rounds = about.setting["rounds"]
+        measured = f"{in_words(self.metric)}, mean of the last {min(self.last, rounds)} of {rounds} rounds"
+        rows, columns = ({score.row: None for score in scores}, {score.column: None for score in scores})
+        return ResultTable(
+            title=self.title(list(rows), list(columns)),
+            setting=[*about.federation, measured, about.seeds_of(scores), *self.compare],
             row_name=self.row_name,
+            row_label=self.row_label,
             column_name=self.column_name,
             metric=self.metric,
-            scores=[
-                Score(
-                    row,
-                    column,
-                    tuple(history.last(self.metric, self.last) for history in histories),
-                    self.paper.get((row, column)),
-                    tuple(history.scenario.id for history in histories),
-                )
-                for (row, column), histories in done.items()
-            ],
+            scores=scores,
         )
-        courses = {
-            place: [record[self.metric] for record in histories[0].rounds]
-            for place, histories in done.items()
-            if histories
-        }
-        files = {
-            f"{self.name}.csv": as_csv(list(table.lines())),
-            f"{self.name}.png": heat_map(table),
-            f"{self.name}-rounds.png": trajectories(table, courses),
-        }
-        return Outcome(table, files)
+
+    def figures(self, kept: Files) -> dict[str, Any]:
+        """The table; and the courses, where they were kept, with the first of their seeds."""
+        about = self.about(kept)
+        scores = kept_scores(read_csv(kept[f"{self.name}.csv"]), self.row_name, self.column_name, self.metric)
+        table = self.table(about, scores)
+        made = {f"{self.name}.png": heat_map(table)}
+        lines = read_csv(kept.get(f"{self.name}-rounds.csv", b""))
+        if lines:
+            seed = lines[0]["seed"]
+            courses: dict[tuple[str, str], list[float]] = {}
+            for line in lines:
+                if line["seed"] == seed:
+                    place = (line[self.row_name], line[self.column_name])
+                    courses.setdefault(place, []).append(float(line[self.metric]))
+            measured = f"{in_words(self.metric)} after each round"
+            of_rounds = replace(table, setting=[*about.federation, measured, f"seed {seed}", *self.compare])
+            made[f"{self.name}-rounds.png"] = trajectories(of_rounds, courses)
+        return made

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-
-from torch import Tensor
 
 from fedseca.declare import Diagnostic
 from fedseca.errors import MissingDependency
-from fedseca.experiments.results import ResultTable, Score
-from fedseca.paper import verdict
+from fedseca.experiments.results import ResultTable, Score, in_words
+from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE, verdict
 
 _COLOURS = {"collapsed": "#d94d4d", "severe": "#ffa600", "noticeable": "#fff2b3", "fine": "#ffffff"}
 """The paper's."""
+_NO_NUMBER = "#eeeeee"
 _HONEST, _BYZANTINE = "#2e8b57", "#c0392b"
+_LINES = ("#0072b2", "#e69f00", "#009e73", "#cc3311", "#7b3fa0", "#56b4e9", "#8c5a2b", "#44546a",
+          "#ee3377", "#8a8d00", "#000080")  # fmt: skip
+_MARKERS = "osD^vPX*<>hd"
+"""A colour and a marker for each line, so that nobody needs the colours."""
+_MARGIN = 0.12
+"""Of a sheet, in inches."""
 
 
 def require_matplotlib() -> Any:
@@ -28,57 +33,152 @@ def require_matplotlib() -> Any:
     return Figure
 
 
-def _figure(width: float, height: float, title: str) -> Any:
-    figure = require_matplotlib()(figsize=(width, height), dpi=120, layout="constrained")
-    figure.suptitle(textwrap.fill(title, int(13 * width)), fontsize=10)
-    return figure
+def png(figure: Any) -> bytes:
+    """The picture as a file: the same figure gives the same bytes."""
+    from PIL import Image
+
+    out, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(out, format="png", dpi=figure.dpi)
+    # Without the transparency that no pixel uses, and packed as well as can be.
+    Image.open(out).convert("RGB").save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
-def _png(figure: Any) -> bytes:
-    out = io.BytesIO()
-    figure.savefig(out, format="png", metadata={"Software": None})
-    return out.getvalue()
+def packed(phrases: Iterable[str], fits: Callable[[str], bool], between: str = " · ") -> list[str]:
+    """Phrases in as few lines as they fit into, none of them broken."""
+    lines: list[str] = []
+    for phrase in phrases:
+        longer = f"{lines[-1]}{between}{phrase}" if lines else ""
+        if longer and fits(longer):
+            lines[-1] = longer
+        else:
+            lines.append(phrase)
+    return lines
 
 
-def heat_map(table: ResultTable) -> bytes:
-    """A PNG: our table, and the paper's where it has one, in the paper's colours."""
-    rows, columns = table.rows, table.columns
-    panels: list[tuple[str, Callable[[Score], float | None]]] = [("here", lambda score: score.mean)]
+class _Sheet:
+    """A figure with a heading above its panels and a legend below them. Both are measured: nothing is cut off."""
+
+    def __init__(self, width: float, height: float, title: str, setting: Sequence[str]) -> None:
+        """The size is that of the panels, in inches."""
+        self.figure = require_matplotlib()(figsize=(width, height), dpi=120, layout="constrained")
+        self.width, self.height = width, height
+        self.above, self.below = _MARGIN, _MARGIN
+        self._heading(title.split(), " ", fontsize=11, weight="bold")
+        self._heading(setting, " · ", fontsize=8.5, color="#444444")
+        self.above += 0.06
+        self._resize()
+
+    def _resize(self) -> None:
+        whole = self.above + self.height + self.below
+        self.figure.set_size_inches(self.width, whole)
+        self.figure.get_layout_engine().set(
+            rect=(0, self.below / whole, 1, self.height / whole), w_pad=_MARGIN / 2, h_pad=0.04, hspace=0, wspace=0.02
+        )
+
+    def _heading(self, phrases: Sequence[str], between: str, **style: Any) -> None:
+        """Lines of text below what stands there already."""
+        from matplotlib.transforms import ScaledTranslation
+
+        probe = self.figure.text(0, 0, "", **style)
+
+        def fits(line: str) -> bool:
+            probe.set_text(line)
+            return bool(probe.get_window_extent().width / self.figure.dpi <= self.width - 2 * _MARGIN)
+
+        lines = packed(phrases, fits, between)
+        probe.remove()
+        for line in lines:
+            place = ScaledTranslation(_MARGIN, -self.above, self.figure.dpi_scale_trans)
+            self.figure.text(0, 1, line, va="top", transform=self.figure.transFigure + place, **style)
+            self.above += 1.35 * style["fontsize"] / 72
+
+    def legend(self, handles: Sequence[Any], title: str | None = None) -> None:
+        """In as many columns as there is room for."""
+        room = (self.width - 2 * _MARGIN) * self.figure.dpi
+        for columns in range(len(handles), 0, -1):
+            legend = self.figure.legend(
+                handles=handles, loc="lower center", bbox_to_anchor=(0.5, 0), ncols=columns, fontsize=8, frameon=False,
+                title=title, title_fontsize=8, borderaxespad=0.3, columnspacing=1.6,
+            )  # fmt: skip
+            extent = legend.get_window_extent()
+            if extent.width <= room or columns == 1:
+                break
+            legend.remove()
+        self.below += extent.height / self.figure.dpi
+        self._resize()
+
+    def panels(self, count: int, across: int, below: str, beside: str) -> list[Any]:
+        """So many small ones with the same axes; the lowest of each column have the numbers below them."""
+        down = -(-count // across)
+        every = self.figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+        for place, panel in enumerate(every):
+            panel.tick_params(labelsize=7, labelbottom=place + across >= count)
+            panel.grid(alpha=0.3)
+            panel.set_visible(place < count)
+            if place + across >= count:
+                panel.set_xlabel(below, fontsize=8)
+            if place % across == 0:
+                panel.set_ylabel(beside, fontsize=8)
+        return list(every[:count])
+
+
+def _across(count: int) -> int:
+    """In how many columns so many panels are put: as few empty places as possible."""
+    return max(1, count) if count <= 4 else min((4, 3), key=lambda across: -count % across)
+
+
+def _length(words: Iterable[str], size: float) -> float:
+    """Of the longest of some words, in inches."""
+    from matplotlib.textpath import TextPath
+
+    lengths = (TextPath((0, 0), word, size=size).get_extents().width / 72 for word in words if word.strip())
+    return max(lengths, default=0.0)
+
+
+def heat_map(table: ResultTable) -> Any:
+    """Our table, and the paper's where it has one, in the paper's colours."""
+    panels: list[tuple[str, Callable[[Score], float | None], float]] = [("here", lambda score: score.mean, table.best)]
     if table.has_paper:
-        panels.append((f"in the paper\n({table.paper_setting})", lambda score: score.paper))
+        title = f"in the paper ({table.paper_setting})"
+        panels.append((title, lambda score: score.paper, table.paper_best))
+    rows, columns, places = table.rows, table.columns, table.by_place()
     spread = any(score.std is not None for score in table.scores)
-    figure = _figure(
-        (1.6 + 0.62 * len(columns)) * len(panels), 1.2 + (0.4 if spread else 0.32) * len(rows), table.title
-    )
-    for axes, (title, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        scores = table.by_place()
-        best = max((number for number in map(value, scores.values()) if number is not None), default=1.0)
+    wide = max(0.6, _length(columns, 8) + 0.1, 2.4 / len(columns) if columns else 0)
+    width = len(panels) * (wide * len(columns) + 0.15) + _length(table.row_labels, 8) + 0.3
+    height = (0.4 if spread else 0.3) * len(rows) + 0.3 + (0.2 if len(panels) > 1 else 0)
+    sheet = _Sheet(max(width, 5.5), height, table.title, table.setting)
+    every = sheet.figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, value, best) in zip(every, panels, strict=True):
         for y, row in enumerate(rows):
             for x, column in enumerate(columns):
-                score = scores[row, column]
-                number = value(score)
-                colour = "#eeeeee" if number is None else _COLOURS[verdict(number, best)]
-                axes.add_patch(_square(x, y, colour))
-                std = score.std if title == "here" else None
-                axes.text(x, y - (0.12 if std is not None else 0), "–" if number is None else f"{number:.2f}",
-                          ha="center", va="center", fontsize=8)  # fmt: skip
+                number, std = value(places[row, column]), places[row, column].std if title == "here" else None
+                axes.add_patch(_square(x, y, _NO_NUMBER if number is None else _COLOURS[verdict(number, best)]))
+                axes.text(x, y - (0.14 if std is not None else 0), "–" if number is None else f"{number:.2f}",
+                          ha="center", va="center", fontsize=8.5)  # fmt: skip
                 if std is not None:
-                    axes.text(x, y + 0.28, f"±{std:.2f}", ha="center", va="center", fontsize=5.5, color="#444444")
+                    axes.text(x, y + 0.25, f"± {std:.2f}", ha="center", va="center", fontsize=6.5)
         axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-        axes.set_title(f"{table.metric} {title}", fontsize=9)
-        axes.set_xticks(range(len(columns)), columns, rotation=35, ha="right", fontsize=8)
-        axes.set_yticks(range(len(rows)), rows, fontsize=8)
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(len(columns)), columns, fontsize=8)
+        axes.set_yticks(range(len(rows)), table.row_labels, fontsize=8)
         axes.tick_params(length=0)
-    return _png(figure)
+        if len(panels) > 1:
+            axes.set_title(title, fontsize=9)
+    if table.coloured:
+        sheet.legend(_verdicts(), "colours: share of the best number in the table")
+    return sheet.figure
 
 
-def _legend(figure: Any, panels: Any, columns: int, below: str) -> None:
-    """One for all panels, since a line may be missing in some; and what the panels at the bottom say below."""
-    for panel in panels[-4:]:
-        panel.set_xlabel(below, fontsize=7)
-    named = (zip(*panel.get_legend_handles_labels(), strict=True) for panel in panels)
-    found = {label: handle for pairs in named for handle, label in pairs}
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+def _verdicts() -> list[Any]:
+    from matplotlib.patches import Patch
+
+    limits = {"collapsed": COLLAPSED, "severe": SEVERE, "noticeable": NOTICEABLE}
+    labels = {word: f"{word} (below {limit:.0%})" for word, limit in limits.items()}
+    return [
+        Patch(facecolor=colour, edgecolor="#999999", linewidth=0.6, label=labels.get(word, word))
+        for word, colour in _COLOURS.items()
+    ]
 
 
 def _square(x: float, y: float, colour: str) -> Any:
@@ -87,93 +187,136 @@ def _square(x: float, y: float, colour: str) -> Any:
     return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="#bbbbbb", linewidth=0.6)
 
 
-def trajectories(table: ResultTable, courses: Mapping[tuple[str, str], Sequence[float]]) -> bytes:
-    """A PNG: a small panel for each row of the table, a line for each column."""
+def _line_style(index: int) -> dict[str, Any]:
+    return {
+        "color": _LINES[index % len(_LINES)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "markersize": 3.2,
+        "linewidth": 1.1,
+    }
+
+
+def trajectories(table: ResultTable, courses: Mapping[tuple[str, str], Sequence[float]]) -> Any:
+    """A small panel for each row of the table, a line for each column."""
+    from matplotlib.lines import Line2D
+
     rows, columns = table.rows, table.columns
-    across = min(4, len(rows))
-    down = -(-len(rows) // across)
-    figure = _figure(3.0 * across, 1.9 * down + 0.8, table.title)
-    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
-    for panel, row in zip(panels, rows, strict=False):
-        panel.set_title(row, fontsize=8)
-        panel.set_ylim(0, 1)
-        panel.tick_params(labelsize=7)
-        panel.grid(alpha=0.3)
+    across = _across(len(rows))
+    sheet = _Sheet(max(2.9 * across, 6.5), 1.75 * -(-len(rows) // across) + 0.3, table.title, table.setting)
+    panels = sheet.panels(len(rows), across, "round", in_words(table.metric))
+    for panel, row, label in zip(panels, rows, table.row_labels, strict=True):
+        panel.set_title(label, fontsize=8.5)
+        panel.set_ylim(-0.03, 1.03)
+        panel.xaxis.get_major_locator().set_params(integer=True)
         for index, column in enumerate(columns):
-            values = courses.get((row, column))
-            if values is not None:
-                panel.plot(range(1, len(values) + 1), values, color=f"C{index}", linewidth=1, label=column)
-    for panel in panels[len(rows) :]:
-        panel.set_visible(False)
-    _legend(figure, panels, min(len(columns), 2 * across), "round")
-    figure.supylabel(table.metric, fontsize=8)
-    return _png(figure)
+            if values := courses.get((row, column)):
+                # The markers of lines that lie on each other stand side by side.
+                step = max(1, len(values) // 5)
+                apart = (index * step // len(columns), step)
+                panel.plot(range(1, len(values) + 1), values, **_line_style(index), markevery=apart)
+    sheet.legend([Line2D([], [], label=column, **_line_style(index)) for index, column in enumerate(columns)])
+    return sheet.figure
 
 
-def curves(table: ResultTable) -> bytes:
-    """A PNG: a line for each row over the columns, which are numbers; the paper's dashed; both axes logarithmic."""
-    columns, places = table.columns, table.by_place()
-    from matplotlib import colormaps
+@dataclass(frozen=True)
+class Curve:
+    """A line over numbers of clients."""
 
-    figure = _figure(9, 5, table.title)
-    axes = figure.subplots()
-    for index, row in enumerate(table.rows):
-        values = [places[row, column].mean for column in columns]
-        # The last row is the one that the experiment is about.
-        style: dict[str, Any] = {"color": colormaps["tab20"](index % 20), "linewidth": 1}
-        if row == table.rows[-1]:
-            style = {"color": "black", "linewidth": 2.5, "zorder": 3}
-        axes.plot([float(column) for column in columns], values, marker="o", markersize=3, label=row, **style)
-        if table.has_paper:
-            paper = [places[row, column].paper for column in columns]
-            axes.plot([float(column) for column in columns], paper, **{**style, "linestyle": "--", "linewidth": 0.8})
-    if table.has_paper:
-        axes.plot([], [], "--", color="grey", linewidth=0.8, label=f"dashed: the paper\n({table.paper_setting})")
-    axes.set(xscale="log", yscale="log", xlabel=table.column_name, ylabel=table.metric)
-    axes.set_xticks([float(column) for column in columns], columns)
+    label: str
+    points: Mapping[int, float]
+    paper: Mapping[int, float] = field(default_factory=dict)
+    """The paper's numbers for the same."""
+    plain: bool = False
+    """Whether it stands for what the others are compared with."""
+    bold: bool = False
+    """Whether it is what the picture is about."""
+
+
+def curves(title: str, setting: Sequence[str], lines: Sequence[Curve], beside: str, paper_setting: str) -> Any:
+    """A line for each of them over the clients, both axes logarithmic. The paper's are dashed, plain ones dotted."""
+    from matplotlib.lines import Line2D
+
+    sheet = _Sheet(7.5, 4.4, title, setting)
+    axes = sheet.figure.subplots()
+    legend = []
+    others = [line for line in lines if not line.bold]
+    for line in lines:
+        style = _line_style(0 if line.bold else others.index(line))
+        if line.bold:
+            style |= {"color": "black", "linewidth": 2.5, "marker": "o", "markersize": 5, "zorder": 3}
+        if line.plain:
+            style |= {"linestyle": ":"}
+        legend += axes.plot(list(line.points), list(line.points.values()), label=line.label, **style)
+        if line.paper:
+            dashed = {"linestyle": "--", "linewidth": 1.1, "marker": "."}
+            axes.plot(list(line.paper), list(line.paper.values()), **{**style, **dashed})
+    if any(line.paper for line in lines):
+        label = f"the same in the paper ({paper_setting})"
+        legend.append(Line2D([], [], color="#666666", linestyle="--", linewidth=1.1, marker=".", label=label))
+    axes.set(xscale="log", yscale="log", xlabel="clients", ylabel=beside)
+    axes.tick_params(labelsize=8)
+    ticks = sorted({count for line in lines for count in line.points})
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    figure.legend(fontsize=8, loc="outside right center", frameon=False)
-    return _png(figure)
+    sheet.legend(legend)
+    return sheet.figure
 
 
-def courses(title: str, columns: Sequence[str], lines: Sequence[Mapping[str, Any]], shown: Diagnostic) -> bytes:
-    """A PNG: a panel for each attack, a line for each client, honest ones green and Byzantine ones red."""
-    figure = _figure(12.0, 1.9 * -(-len(columns) // 4) + 0.8, title)
-    panels = figure.subplots(-(-len(columns) // 4), 4, sharex=True, sharey=True, squeeze=False).ravel()
-    for panel, column in zip(panels, columns, strict=False):
-        panel.set_title(column, fontsize=8)
+def _two_kinds(make: Callable[..., Any], honest: Mapping[str, Any], byzantine: Mapping[str, Any]) -> list[Any]:
+    return [make(color=_HONEST, label="honest", **honest), make(color=_BYZANTINE, label="Byzantine", **byzantine)]
+
+
+def trust(title: str, setting: Sequence[str], lines: Sequence[Mapping[str, str]], shown: Diagnostic) -> Any:
+    """A panel for each attack, a line for each client, honest ones green and Byzantine ones red."""
+    from matplotlib.lines import Line2D
+
+    attacks = list(dict.fromkeys(line["attack"] for line in lines))
+    across = _across(len(attacks))
+    sheet = _Sheet(max(2.9 * across, 6.5), 1.75 * -(-len(attacks) // across) + 0.3, title, setting)
+    honest, byzantine = {"linewidth": 1.4}, {"linewidth": 1.2, "linestyle": (0, (4, 2))}
+    for panel, attack in zip(sheet.panels(len(attacks), across, "round", shown.heading), attacks, strict=True):
+        panel.set_title(attack, fontsize=8.5)
         panel.set_ylim(-0.05, 1.05)
-        panel.tick_params(labelsize=7)
-        panel.grid(alpha=0.3)
+        panel.xaxis.get_major_locator().set_params(integer=True)
         courses: dict[tuple[str, bool], list[tuple[int, float]]] = {}
         for line in lines:
-            if line["attack"] == column and line[shown.name] is not None:
-                courses.setdefault((line["client"], line["byzantine"]), []).append((line["round"], line[shown.name]))
-        for (_, byzantine), course in courses.items():
-            colour, label = (_BYZANTINE, "Byzantine") if byzantine else (_HONEST, "honest")
-            style = "--" if byzantine else "-"  # both are seen where they coincide
-            panel.plot(*zip(*course, strict=True), style, color=colour, linewidth=1, alpha=0.7, label=label)
-    _legend(figure, panels, 2, "round")
-    figure.supylabel(shown.heading, fontsize=8)
-    return _png(figure)
+            if line["attack"] == attack and line[shown.name]:
+                course = courses.setdefault((line["client"], line["byzantine"] == "True"), [])
+                course.append((int(line["round"]), float(line[shown.name])))
+        for (_, is_byzantine), course in courses.items():
+            style, colour = (byzantine, _BYZANTINE) if is_byzantine else (honest, _HONEST)
+            panel.plot(*zip(*course, strict=True), color=colour, alpha=0.7, **style)  # both are seen where they meet
+    sheet.legend(_two_kinds(lambda **style: Line2D([], [], **style), honest, byzantine))
+    return sheet.figure
 
 
-def distributions(title: str, pairs: Sequence[tuple[str, Tensor, Tensor]]) -> bytes:
-    """A PNG: a panel for each heading with the values of an honest vector in green and of a Byzantine one in red."""
-    figure = _figure(12.0, 2.3 * -(-len(pairs) // 4) + 0.8, title)
-    panels = figure.subplots(-(-len(pairs) // 4), 4, squeeze=False).ravel()
-    for panel, (heading, honest, byzantine) in zip(panels, pairs, strict=False):
-        # What most of the honest values lie in; a Byzantine value beyond it is counted at its edge.
-        edge = 4 * float(honest.std())
-        for vector, colour, label in ((honest, _HONEST, "honest mean"), (byzantine, _BYZANTINE, "Byzantine")):
-            values = vector.clamp(-edge, edge).numpy()
-            panel.hist(values, bins=61, range=(-edge, edge), color=colour, alpha=0.5, log=True, label=label)
-        panel.set_title(heading, fontsize=7)
-        panel.tick_params(labelsize=6)
+@dataclass(frozen=True)
+class Histogram:
+    """How often the values of an honest and of a Byzantine vector lie between two edges."""
+
+    heading: str
+    text: str
+    edges: Sequence[float]
+    honest: Sequence[int]
+    byzantine: Sequence[int]
+
+
+def distributions(title: str, setting: Sequence[str], shown: Sequence[Histogram]) -> Any:
+    """A panel for each histogram: the honest values in green, the Byzantine ones in red."""
+    from matplotlib.patches import Patch
+
+    across = _across(len(shown))
+    sheet = _Sheet(max(3.0 * across, 6.5), 2.2 * -(-len(shown) // across) + 0.3, title, setting)
+    for panel, each in zip(
+        sheet.panels(len(shown), across, "value of a coordinate", "coordinates"), shown, strict=True
+    ):
+        for counts, colour in ((each.honest, _HONEST), (each.byzantine, _BYZANTINE)):
+            panel.stairs(counts, each.edges, fill=True, color=colour, alpha=0.5)
+        panel.set_yscale("log")
+        panel.set_title(each.heading, fontsize=8.5, weight="bold", pad=22)
+        panel.annotate(each.text, (0.5, 1), (0, 3), "axes fraction", "offset points", ha="center", fontsize=6.5)
         panel.locator_params(axis="x", nbins=5)
-    for panel in panels[len(pairs) :]:
-        panel.set_visible(False)
-    _legend(figure, panels, 2, "value of a coordinate")
-    figure.supylabel("coordinates", fontsize=8)
-    return _png(figure)
+    sheet.legend(_two_kinds(Patch, {"alpha": 0.5}, {"alpha": 0.5}))
+    return sheet.figure

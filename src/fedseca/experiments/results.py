@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
+
+from fedseca.federation import Scenario
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,44 @@ class Score:
     def std(self) -> float | None:
         return stdev(self.values) if len(self.values) > 1 else None
 
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class KeptScore(Score):
+    """A score as a CSV has it: without the values that its mean and its deviation came from."""
+
+    kept: tuple[float | None, float | None, int] = (None, None, 0)
+
+    @property
+    def mean(self) -> float | None:
+        return self.kept[0]
+
+    @property
+    def std(self) -> float | None:
+        return self.kept[1]
+
+    @property
+    def count(self) -> int:
+        return self.kept[2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResultTable:
     """Scores by row and column."""
 
     title: str
+    """What is shown, short enough for one line."""
+    setting: Sequence[str] = ()
+    """On what, with whom, how it was measured: phrases."""
     row_name: str
     column_name: str
     metric: str
     scores: Sequence[Score]
+    row_label: str = "{}"
+    """How a row is called where its name stands alone: `{} clients`."""
     coloured: bool = True
     """Whether the numbers are scores, which the paper's colours judge."""
     paper_setting: str = "CIFAR-10, ResNet18"
@@ -51,6 +82,10 @@ class ResultTable:
     @property
     def columns(self) -> list[str]:
         return list(dict.fromkeys(score.column for score in self.scores))
+
+    @property
+    def row_labels(self) -> list[str]:
+        return [self.row_label.format(row) for row in self.rows]
 
     def by_place(self) -> dict[tuple[str, str], Score]:
         return {(score.row, score.column): score for score in self.scores}
@@ -73,11 +108,25 @@ class ResultTable:
             yield {
                 self.row_name: score.row,
                 self.column_name: score.column,
-                self.metric: _short(score.mean),
-                "std": _short(score.std),
-                "count": len(score.values),
-                "paper": _short(score.paper),
+                self.metric: short(score.mean),
+                "std": short(score.std),
+                "count": score.count,
+                "paper": short(score.paper),
             }
+
+
+def kept_scores(lines: Iterable[Mapping[str, str]], row: str, column: str, metric: str) -> list[Score]:
+    """What `ResultTable.lines` wrote."""
+    return [
+        KeptScore(
+            line[row],
+            line[column],
+            (),
+            _number(line["paper"]),
+            kept=(_number(line[metric]), _number(line["std"]), int(line["count"])),
+        )
+        for line in lines
+    ]
 
 
 @dataclass(frozen=True)
@@ -86,7 +135,70 @@ class Outcome:
 
     table: ResultTable
     files: Mapping[str, bytes]
-    """The contents by the names of the files: tables as CSV, pictures as PNG."""
+    """The contents by the names of the files: numbers as CSV and JSON, pictures as PNG."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What an experiment was run on: what the pictures say beside the numbers."""
+
+    seeds: tuple[int, ...] = ()
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    """What all its runs have in common, by the fields of a scenario; or what else its numbers depend on."""
+
+    @classmethod
+    def of(cls, runs: Sequence[Scenario], seeds: tuple[int, ...]) -> About:
+        first, *others = (run.values() for run in runs)
+        same = {key: value for key, value in first.items() if all(other[key] == value for other in others)}
+        same.pop("seed", None)
+        return cls(seeds, same)
+
+    @classmethod
+    def read(cls, content: bytes) -> About:
+        found = json.loads(content)
+        return cls(tuple(map(int, found["seeds"])), dict(found["setting"]))
+
+    def written(self) -> bytes:
+        content = {"seeds": self.seeds, "setting": self.setting}
+        return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+    @property
+    def federation(self) -> list[str]:
+        """The data set, the clients and how it was dealt to them, as far as all runs agree."""
+        images = self.setting.get("train_images")
+        parts = [f"{self.setting['dataset']['name']}{'' if images is None else f', {images:,} training images'}"]
+        clients = [counted(self.setting["clients"], "client")] if "clients" in self.setting else []
+        if "byzantine" in self.setting:
+            clients.append(f"{self.setting['byzantine'] or 'none'} Byzantine")
+        if clients:
+            parts.append(", ".join(clients))
+        if "partition" in self.setting:
+            dealt = dict(self.setting["partition"])
+            parts.append(" ".join([dealt.pop("name"), *(f"{key}={_plain(value)}" for key, value in dealt.items())]))
+        return parts
+
+    def seeds_of(self, scores: Sequence[Score]) -> str:
+        """Of how many seeds there are scores: `seed 0`, `mean ± standard deviation of 3 seeds`."""
+        counts = {score.count for score in scores}
+        least, most = min(counts, default=0), max(counts, default=0)
+        if most == 1 and len(self.seeds) == 1:
+            return f"seed {self.seeds[0]}"
+        several = counted(most, "seed") if least == most else f"{least} to {most} seeds"
+        return f"mean ± standard deviation of {several}" if most > 1 else several
+
+
+def counted(count: int, what: str) -> str:
+    """`1 rule`, `12 rules`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def between(names: Sequence[str]) -> str:
+    """From the first to the last of some numbers: `5 to 200`."""
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def in_words(metric: str) -> str:
+    return "F1" if metric == "f1" else metric.replace("_", " ")
 
 
 def as_csv(lines: Sequence[Mapping[str, Any]]) -> bytes:
@@ -98,5 +210,18 @@ def as_csv(lines: Sequence[Mapping[str, Any]]) -> bytes:
     return out.getvalue().encode()
 
 
-def _short(value: float | None) -> str:
+def read_csv(content: bytes) -> list[dict[str, str]]:
+    """What `as_csv` wrote, as words."""
+    return list(csv.DictReader(io.StringIO(content.decode())))
+
+
+def short(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,19 @@ from torch import Tensor
 
 from fedseca.attacks import make_attack
 from fedseca.errors import MissingDependency
-from fedseca.experiments.experiment import ATTACKS, OnStep, Request, TableOfRuns
-from fedseca.experiments.plots import distributions
-from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
+from fedseca.experiments.experiment import ATTACKS, Files, OnStep, Request, TableOfRuns
+from fedseca.experiments.plots import Histogram, distributions
+from fedseca.experiments.results import (
+    About,
+    Outcome,
+    ResultTable,
+    Score,
+    as_csv,
+    counted,
+    kept_scores,
+    read_csv,
+    short,
+)
 from fedseca.experiments.store import Store
 from fedseca.federation import Federation, Scenario
 from fedseca.federation.byzantine import Byzantines
@@ -50,6 +60,19 @@ class Similarity:
             "concordance": float((honest.sign() * byzantine.sign()).mean()),
         }
 
+    def histogram(self, bins: int = 61) -> list[dict[str, Any]]:
+        """How many values lie between two edges, in what most of the honest ones lie in; others count at its ends."""
+        edge = 4 * float(self.honest.std())
+        edges = [edge * (2 * bin / bins - 1) for bin in range(bins + 1)]
+        counts = (
+            torch.histc(vector.clamp(-edge, edge), bins, -edge, edge).int().tolist()
+            for vector in (self.honest, self.byzantine)
+        )
+        return [
+            {"attack": self.attack, "from": short(start), "to": short(end), "honest": honest, "byzantine": byzantine}
+            for start, end, honest, byzantine in zip(edges[:-1], edges[1:], *counts, strict=True)
+        ]
+
 
 def _scipy() -> Any:
     try:
@@ -83,39 +106,63 @@ class SimilarityOfUpdates(TableOfRuns):
                 on_step(f"seed {history.scenario.seed}", index * len(attacks) + step, len(histories) * len(attacks))
                 found[each.attack].append(each)
         measured = {attack: [each.measures() for each in of_attack] for attack, of_attack in found.items()}
-        table = ResultTable(
-            title=self.title,
+        scores = [
+            Score(
+                attack,
+                measure,
+                tuple(values[measure] for values in of_seeds),
+                runs=tuple(history.scenario.id for history in histories),
+            )
+            for attack, of_seeds in measured.items()
+            for measure in (of_seeds[0] if of_seeds else ())
+        ]
+        about = About.of(self.runs(request), request.seeds)
+        table = self.table(about, scores)
+        lines = [line for of_attack in found.values() if of_attack for line in of_attack[0].histogram()]
+        numbers = {f"{self.name}.csv": as_csv(list(table.lines())), f"{self.name}-values.csv": as_csv(lines)}
+        return self.finished(table, about, numbers)
+
+    def table(self, about: About, scores: Sequence[Score]) -> ResultTable:
+        after = f"in the round after {counted(about.setting['rounds'], 'round')} without attack"
+        return ResultTable(
+            title=self.title(list({score.row: None for score in scores}), []),
+            setting=[*about.federation, after, about.seeds_of(scores), *self.compare],
             row_name="attack",
             column_name="measure",
             metric="likeness",
-            scores=[
-                Score(
-                    attack,
-                    measure,
-                    tuple(values[measure] for values in of_seeds),
-                    runs=tuple(history.scenario.id for history in histories),
-                )
-                for attack, of_seeds in measured.items()
-                for measure in (of_seeds[0] if of_seeds else ())
-            ],
+            scores=scores,
             coloured=False,
         )
-        pairs = [
-            (_heading(attack, measured[attack][0]), of_attack[0].honest, of_attack[0].byzantine)
-            for attack, of_attack in found.items()
-            if of_attack
+
+    def figures(self, kept: Files) -> dict[str, Any]:
+        """The distributions of the values with the first seed, under what the measures say of all seeds."""
+        about = self.about(kept)
+        table = self.table(about, kept_scores(read_csv(kept[f"{self.name}.csv"]), "attack", "measure", "likeness"))
+        of_attacks: dict[str, list[dict[str, str]]] = {}
+        for line in read_csv(kept.get(f"{self.name}-values.csv", b"")):
+            of_attacks.setdefault(line["attack"], []).append(line)
+        if not of_attacks:
+            return {}
+        places = table.by_place()
+        shown = [
+            Histogram(
+                attack,
+                _in_words({measure: places[attack, measure].mean or 0.0 for measure in table.columns}),
+                [float(lines[0]["from"]), *(float(line["to"]) for line in lines)],
+                *([int(line[who]) for line in lines] for who in ("honest", "byzantine")),
+            )
+            for attack, lines in of_attacks.items()
         ]
-        pictures = {f"{self.name}.png": distributions(self.title, pairs)} if pairs else {}
-        return Outcome(table, {f"{self.name}.csv": as_csv(list(table.lines())), **pictures})
+        setting = [*table.setting, "values beyond the edges are counted in the last bins"]
+        return {f"{self.name}.png": distributions(table.title, setting, shown)}
 
 
-def _heading(attack: str, values: Mapping[str, float]) -> str:
-    lengths = f"‖h‖ {values['norm_honest_mean']:.2f}  ‖b‖ {values['norm_byzantine']:.2f}"
-    alike = "  ".join(f"{short} {values[name]:+.2f}" for short, name in _SHORT.items())
-    return f"{attack}\n{lengths}\n{alike}"
+def _in_words(values: Mapping[str, float]) -> str:
+    alike = " · ".join(f"{word} {values[name]:+.2f}" for word, name in _SHORT.items()).replace("-", "−")
+    return f"length: honest {values['norm_honest_mean']:.2f}, Byzantine {values['norm_byzantine']:.2f}\n{alike}"
 
 
-_SHORT = {"cos": "cosine", "r": "pearson", "τ": "kendall", "ω": "concordance"}
+_SHORT = {"cosine": "cosine", "Pearson": "pearson", "Kendall": "kendall", "signs": "concordance"}
 
 
 def similarities(

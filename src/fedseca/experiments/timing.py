@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedseca.bench import measure, paper_seconds, plan_measurements
-from fedseca.experiments.experiment import PAPER, Experiment, OnStep, Request, known_row, preset_named
-from fedseca.experiments.plots import curves
-from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
+from fedseca.experiments.experiment import PAPER, Experiment, Files, OnStep, Request, known_row, preset_named
+from fedseca.experiments.plots import Curve, curves
+from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, counted, kept_scores, read_csv
 from fedseca.experiments.store import Store
 from fedseca.federation import Scenario
 
@@ -45,21 +46,42 @@ class Timing(Experiment):
             on_step([*upcoming, "pictures"][done], done, len(planned))
         # The paper's times are for its model: beside those of a smaller one they would say nothing.
         paper = paper_seconds() if request.preset == PAPER else {}
-        table = ResultTable(
-            title=f"{self.title}, {dim:,} coordinates, {torch.get_num_threads()} threads",
+        scores = [
+            Score(rule, str(count), (seconds[rule, count],), paper.get((rule, count)))
+            for rule in self.rules
+            for count in self.clients
+        ]
+        scenario = Scenario.of(preset_named(request.preset)).values()
+        model, data = scenario["model"]["name"], scenario["dataset"]["name"]
+        about = About(setting={"coordinates": dim, "model": model, "dataset": data, "threads": torch.get_num_threads()})
+        table = self.table(about, scores)
+        return self.finished(table, about, {f"{self.name}.csv": as_csv(list(table.lines()))})
+
+    def table(self, about: About, scores: Sequence[Score]) -> ResultTable:
+        setting = about.setting
+        dim, of = f"{setting['coordinates']:,} coordinates", f"{setting['model']} for {setting['dataset']}"
+        return ResultTable(
+            title=self.title(list({score.row: None for score in scores}), []),
+            setting=[f"{dim} ({of})", counted(setting["threads"], "thread"), "seconds, median of the repeats"],
             row_name="aggregator",
             column_name="clients",
             metric="seconds",
-            scores=[
-                Score(rule, str(count), (seconds[rule, count],), paper.get((rule, count)))
-                for rule in self.rules
-                for count in self.clients
-            ],
+            scores=scores,
             coloured=False,
             paper_setting="ResNet18, 8 cores",
         )
-        files = {f"{self.name}.csv": as_csv(list(table.lines())), f"{self.name}.png": curves(table)}
-        return Outcome(table, files)
+
+    def figures(self, kept: Files) -> dict[str, Any]:
+        """Seconds over the number of clients, the paper's dashed."""
+        scores = kept_scores(read_csv(kept[f"{self.name}.csv"]), "aggregator", "clients", "seconds")
+        table = self.table(self.about(kept), scores)
+        lines = []
+        for row in table.rows:
+            mine = [score for score in scores if score.row == row]
+            ours = {int(each.column): each.mean for each in mine if each.mean is not None}
+            theirs = {int(each.column): each.paper for each in mine if each.paper is not None}
+            lines.append(Curve(row, ours, theirs, bold=row == "fedseca"))
+        return {f"{self.name}.png": curves(table.title, table.setting, lines, "seconds", table.paper_setting)}
 
 
 def coordinates(preset: str) -> int:

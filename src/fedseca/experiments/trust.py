@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from fedseca.aggregators.fedseca import RHO
-from fedseca.experiments.experiment import OnStep, Request, TableOfRuns
-from fedseca.experiments.plots import courses
-from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv
+from fedseca.experiments.experiment import Files, OnStep, Request, TableOfRuns
+from fedseca.experiments.plots import trust
+from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, read_csv
 from fedseca.experiments.store import Store
 from fedseca.federation import History
 
@@ -19,21 +20,25 @@ class TrustOverRounds(TableOfRuns):
     def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
         """ρ of every client in every round as CSV, with the first seed as picture; the table has the means."""
         done = {attack: histories for (_, attack), histories in self.done(request, store).items()}
+        scores = [
+            Score(
+                "Byzantine" if byzantine else "honest",
+                attack,
+                tuple(_mean_trust(history, byzantine) for history in histories),
+                runs=tuple(history.scenario.id for history in histories),
+            )
+            for byzantine in (False, True)
+            for attack, histories in done.items()
+        ]
+        about = About.of(self.runs(request), request.seeds)
+        measured = f"mean of the clients and of all {about.setting['rounds']} rounds"
         table = ResultTable(
-            title=self.title,
+            title=self.title(["honest", "Byzantine"], list(done)),
+            setting=[*about.federation, measured, about.seeds_of(scores)],
             row_name="clients",
             column_name="attack",
             metric=RHO.heading,
-            scores=[
-                Score(
-                    "Byzantine" if byzantine else "honest",
-                    attack,
-                    tuple(_mean_trust(history, byzantine) for history in histories),
-                    runs=tuple(history.scenario.id for history in histories),
-                )
-                for byzantine in (False, True)
-                for attack, histories in done.items()
-            ],
+            scores=scores,
             coloured=False,
         )
         lines = [
@@ -44,9 +49,18 @@ class TrustOverRounds(TableOfRuns):
             for line in history.audit
             if line["client"] is not None
         ]
-        first = [line for line in lines if line["seed"] == request.seeds[0]]
-        files = {f"{self.name}.csv": as_csv(lines), f"{self.name}.png": courses(self.title, list(done), first, RHO)}
-        return Outcome(table, files)
+        return self.finished(table, about, {f"{self.name}.csv": as_csv(lines)})
+
+    def figures(self, kept: Files) -> dict[str, Any]:
+        """ρ with the first of the seeds."""
+        about, lines = self.about(kept), read_csv(kept[f"{self.name}.csv"])
+        if not lines:
+            return {}
+        seed = lines[0]["seed"]
+        shown = [line for line in lines if line["seed"] == seed]
+        attacks = list(dict.fromkeys(line["attack"] for line in shown))
+        setting = [*about.federation, f"{RHO.heading} in each round", f"seed {seed}"]
+        return {f"{self.name}.png": trust(self.title(["honest", "Byzantine"], attacks), setting, shown, RHO)}
 
 
 def _mean_trust(history: History, byzantine: bool) -> float:

@@ -69,7 +69,7 @@ function showExperiment(experiment, data) {
 
 function explained(experiment, most) {
   const { cells } = experiment;
-  const parts = [`${words(experiment.metric)} by ${words(experiment.row_name)} and ${words(experiment.column_name)}`];
+  const parts = [`${experiment.setting ? `${experiment.setting}. ` : ""}${words(experiment.metric)} by ${words(experiment.row_name)} and ${words(experiment.column_name)}`];
   if (most > 1) parts.push(`mean ± standard deviation of ${most} values`);
   if (cells.some((cell) => cell.paper !== null)) parts.push(`below it, smaller, the paper's (${experiment.paper_setting})`);
   const fewer = cells.some((cell) => cell.count < most) ? ` Some cells have fewer values yet.` : "";
