@@ -208,6 +208,21 @@ def test_show(audit):
     )
 
 
+def test_of_many_clients_the_first_are_shown_and_the_suspicious_are_among_them(tmp_path):
+    """A table of all of them would take minutes."""
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        for number in range(1, 4):
+            audit.append([*(used(number, f"{k}") for k in range(3000)), left_out(number, "the bad one")])
+    done = run("audit", "show", tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[2][:4] == ["the", "bad", "one", "suspicious"] and sum("fine" in row for row in rows) == 999
+    assert "the first 1,000 of 3,001 clients are shown, the suspicious ones first; --json tells of all" in words(
+        done.stdout
+    )
+    assert len(json.loads(run("audit", "show", tmp_path, "--json").stdout)["clients"]) == 3001
+
+
 def test_show_as_data(audit):
     report = json.loads(run("audit", "show", audit / "audit.jsonl", "--json").stdout)
     assert (report["rounds"], report["kept_model"]) == (6, 1)

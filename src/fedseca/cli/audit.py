@@ -225,6 +225,8 @@ def _as_data(found: Verified) -> dict[str, Any]:
     return {"rounds": findings.rounds, "kept_model": findings.voids, "head": found.head, "clients": clients}
 
 
+_MOST_ROWS = 1000
+"""Of the table: laying out a hundred thousand takes minutes, and nobody reads them."""
 _NUMBERS = ("since round", "rounds asked", "no answer", "left out", "suspect", "mean weight")
 
 
@@ -237,7 +239,8 @@ def _print(findings: Findings) -> None:
     for heading in _NUMBERS:
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     details = Table.grid(padding=(0, 2, 0, 0))
-    for client in findings.clients:
+    clients = findings.clients
+    for client in clients[:_MOST_ROWS]:
         name, style = printable(client.client, 40), "red" if client.suspicious else ""
         table.add_row(Text(name), client.standing, *_numbers(client), style=style)
         if told := _details(findings, client):
@@ -250,6 +253,12 @@ def _print(findings: Findings) -> None:
             "left out: its answer could not be used. suspect: admitted, but it stands out (next to no weight, far too "
             "large, or called malicious by the rule). suspicious: since that round, three more such answers than good.",
             style="dim",
+        )
+    if len(clients) > _MOST_ROWS:
+        console.print(
+            f"the first {_MOST_ROWS:,} of {len(clients):,} clients are shown, the suspicious ones first; --json tells "
+            "of all",
+            style="yellow",
         )
     console.print(Text(findings.summary()))
 
