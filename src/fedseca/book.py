@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -11,7 +12,17 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fedseca.audit import AUDIT_FILE, Audit
+from fedseca.audit import (
+    AUDIT_FILE,
+    Anchored,
+    AnchorError,
+    Audit,
+    FileAnchor,
+    Place,
+    anchored_lines,
+    make_anchor,
+    write_note,
+)
 from fedseca.checkpoint import CHECKPOINT, read_checkpoint, whole_number
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.files import take_lock
@@ -20,17 +31,37 @@ from fedseca.rounds import Played
 from fedseca.server import Server
 
 _LOCK = ".lock"
+_LOG = logging.getLogger("fedseca")
 
 
 class Book:
     """The audit and the checkpoint of one training, each in a folder if it is wanted; open for this process alone."""
 
-    def __init__(self, server: Server, audit_dir: str | Path | None, checkpoint_dir: str | Path | None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        audit_dir: str | Path | None,
+        checkpoint_dir: str | Path | None,
+        *,
+        anchor: Place | None = None,
+    ) -> None:
+        """`anchor` gets the end of the audit after every round: a file on other storage, or a command."""
         self.server = server
         self.audit_dir, self.checkpoint_dir = (None if d is None else Path(d) for d in (audit_dir, checkpoint_dir))
         for name, folder in (("audit_dir", self.audit_dir), ("checkpoint_dir", self.checkpoint_dir)):
             if folder is not None and folder.exists() and not folder.is_dir():
                 raise InputError(f"{name} must be a folder; found the file {folder}")
+        self.anchor = None if anchor is None else make_anchor(anchor)
+        if self.anchor is not None and self.audit_dir is None:
+            raise InputError("anchor keeps the end of the audit, and there is none: give audit_dir as well")
+        inside = [] if not isinstance(self.anchor, FileAnchor) else self.anchor.path.resolve().parents
+        if self.audit_dir is not None and self.audit_dir.resolve() in inside:
+            raise InputError(
+                "anchor must be outside of audit_dir, best on other storage: whoever can rewrite the audit could "
+                f"rewrite it too; found {self.anchor}"
+            )
+        self._not_anchored: str | None = None
+        """Why the anchor did not take the end of the last round, if it did not."""
         self._audit: Audit | None = None
         self._stack = ExitStack()
         self._settings: Mapping[str, Any] = {}
@@ -53,9 +84,22 @@ class Book:
 
         The server and the audit are put back to where they were. `settings` are what must be the same when a training
         goes on, beside the rule. Of a new training the `initial` model is kept before anybody is asked: a kill in
-        round 1 must not leave lines in the audit that are written again.
+        round 1 must not leave lines in the audit that are written again. An anchor that does not take the end of the
+        audit, or knows another one, is an `AuditError`: now nothing is lost by it.
         """
         self._settings = dict(settings)
+        if self._audit is None or self.anchor is None:
+            return self._restore(initial)
+        done, model = self._restore(initial, anchored=anchored_lines(self._audit.path, self.anchor))
+        try:
+            self.anchor.put(self._end_after(done))
+        except AnchorError as problem:
+            raise AnchorError(f"{problem}; mend it, or give another anchor; nothing was trained yet") from None
+        write_note(self._audit.path, self.anchor)
+        return done, model
+
+    def _restore(self, initial: Mapping[str, Any], *, anchored: int = 0) -> tuple[int, dict[str, Tensor] | None]:
+        """From the checkpoint, if there is one."""
         path = None if self.checkpoint_dir is None else self.checkpoint_dir / CHECKPOINT
         if path is None or not path.exists():
             self._keep(0, initial)
@@ -77,15 +121,32 @@ class Book:
                 f"{path}: cannot be resumed ({problem!r}); give another checkpoint_dir to begin anew"
             ) from None
         if self._audit is not None and head is not None:
-            self._audit.cut_back(head, done + 1, done + 1)
+            self._audit.cut_back(head, done + 1, done + 1, anchored=anchored)
         return done, model
 
+    def _end_after(self, number: int) -> Anchored:
+        assert self._audit is not None
+        return Anchored(_now(), number, self._audit.lines, self._audit.head)
+
     def write(self, number: int, played: Played, **said: Any) -> None:
-        """A round: its lines in the audit, with what else is said of it; then the checkpoint after it."""
+        """A round: its lines in the audit, with what else is said of it; then the checkpoint; then the anchor.
+
+        The anchor comes last: a round that is not kept is played again, and then its lines are others. If it does not
+        take the end of this round, that is written down with the next; the training goes on, for its rounds cost days
+        of many sites, and the next line that the anchor takes covers all that stands before it.
+        """
         if self._audit is not None:
-            when = {"time": datetime.now(UTC).isoformat(timespec="seconds"), **said, "round": number}
-            self._audit.append({**when, **record} for record in played.records())
+            when = {"time": _now(), **said, "round": number}
+            missed = [] if self._not_anchored is None else [{"client": None, "not_anchored": self._not_anchored}]
+            self._audit.append({**when, **record} for record in [*played.records(), *missed])
         self._keep(number, played.model)
+        self._not_anchored = None
+        if self._audit is not None and self.anchor is not None:
+            try:
+                self.anchor.put(self._end_after(number))
+            except AnchorError as problem:
+                self._not_anchored = f"round {number}: {problem}"
+                _LOG.warning("THE AUDIT IS NOT ANCHORED after round %s: %s", number, problem)
 
     def _keep(self, number: int, arrays: Mapping[str, Any]) -> None:
         """A checkpoint after a round, if one is wanted."""
@@ -100,6 +161,10 @@ class Book:
             "settings": dict(self._settings),
         }
         self.server.keep(self.checkpoint_dir / CHECKPOINT, manifest, {"model": model})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedseca.audit import BEGINNING, Audit
+from fedseca.audit import BEGINNING, Anchored, Audit, CommandAnchor, FileAnchor, write_note
 from fedseca.federation import Scenario, simulate
 from tests.e2e.command import run, run_each
 from tests.unit.test_audit import BEFORE_THIS, before_this, forge, left_out, line, silent, suspect, used
@@ -49,7 +49,99 @@ def test_verify(audit):
     again = run("audit", "verify", audit, "--head", first)
     assert again.returncode == 0 and "the hash that was kept is that of line 1\n" in again.stdout
     report = json.loads(run("audit", "verify", audit, "--head", head, "--json").stdout)
-    assert report == {"file": str(file), "lines": 19, "rounds": 6, "clients": 3, "head": head, "kept_line": 19}
+    counts = {"lines": 19, "rounds": 6, "clients": 3}
+    assert report == {"file": str(file), **counts, "head": head, "kept_line": 19, "anchor": None}
+
+
+@pytest.fixture
+def anchored(tmp_path) -> tuple[Path, Path]:
+    """The folder of an audit of three rounds of two clients, with the anchor noted beside it; and the anchor."""
+    anchor, end = FileAnchor(tmp_path / "vault.jsonl"), BEGINNING
+    with Audit(tmp_path / "audit" / "audit.jsonl") as audit:
+        for number in range(4):
+            if number:
+                end = audit.append([used(number, "11"), used(number, "12")])
+            anchor.put(Anchored(f"2026-11-16T09:0{number}:30+00:00", number, audit.lines, end))
+        write_note(audit.path, anchor)
+    return tmp_path / "audit", anchor.path
+
+
+def test_verify_with_the_anchor_that_is_noted(anchored):
+    folder, anchor = anchored
+    file, lines = folder / "audit.jsonl", (folder / "audit.jsonl").read_bytes().splitlines(keepends=True)
+    done = run("audit", "verify", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[3:] == [
+        f"anchor {anchor}, as noted beside the audit: fits; it knows the last line, the end of round 3 "
+        "(2026-11-16 09:03 UTC)"
+    ]
+    assert json.loads(run("audit", "verify", folder, "--json").stdout)["anchor"] == {
+        "file": str(anchor), "noted": True,
+        "line": 6, "round": 3, "time": "2026-11-16T09:03:30+00:00", "lines_after": 0,
+    }  # fmt: skip
+    with Audit(file) as audit:
+        audit.append([used(4, "11")])
+    done = run("audit", "verify", folder)
+    assert done.returncode == 0 and "fits; it knows line 6, the end of round 3" in done.stdout
+    assert done.stdout.endswith("not covered by the anchor: 1 line after that\n")
+    file.write_bytes(b"".join(lines[:-1]))
+    done = run("audit", "verify", folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: {file}: ends with line 5, but the anchor {anchor} knows line 6, the end of round 3 (2026-11-16 09:03 "
+        "UTC): lines were cut off the end\n"
+    )
+    file.unlink()
+    with Audit(file) as audit:
+        audit.append([used(1, "11"), used(1, "12"), used(2, "11"), left_out(2, "12"), used(3, "11"), used(3, "12")])
+    done = run("audit", "verify", folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "was written anew after line 2, the end of round 1 (2026-11-16 09:01 UTC): line 4 is not" in done.stderr
+    assert run("audit", "verify", folder, "--no-anchor").returncode == 0  # the chain alone cannot tell
+
+
+def test_verify_says_when_the_note_is_gone_and_what_is_given_counts(anchored):
+    folder, anchor = anchored
+    lines = (folder / "audit.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "audit.jsonl").write_bytes(b"".join(lines[:4]))
+    (folder / "anchor.json").unlink()
+    done = run("audit", "verify", folder)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[3] == "no anchor: none was given, and none is noted beside the audit"
+    assert "show only with --anchor FILE" in words(done.stdout)
+    cut = run("audit", "verify", folder, "--anchor", anchor)
+    assert cut.returncode == 2 and "lines were cut off the end" in cut.stderr
+    (folder / "audit.jsonl").write_bytes(b"".join(lines))
+    whole = run("audit", "verify", folder, "--anchor", anchor)
+    assert whole.returncode == 0 and f"anchor {anchor}: fits; it knows the last line" in whole.stdout
+
+
+def test_verify_without_the_storage_of_the_anchor(anchored):
+    folder, anchor = anchored
+    copy = anchor.rename(anchor.with_name("copy"))
+    done = run("audit", "verify", folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"error: the anchor {anchor} cannot be read (No such file or directory), but it is noted"
+    )
+    assert done.stderr.count("\n") == 1 and "--no-anchor" in done.stderr
+    assert run("audit", "verify", folder, "--anchor", copy).returncode == 0
+    both = run("audit", "verify", folder, "--anchor", copy, "--no-anchor")
+    assert both.returncode == 2 and "exclude each other" in both.stderr
+
+
+def test_verify_after_a_command_had_the_ends(anchored):
+    folder, anchor = anchored
+    write_note(folder / "audit.jsonl", CommandAnchor(["ssh", "vault", "cat >> heads"]))
+    done = run("audit", "verify", folder)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[3] == (
+        "no anchor was read: the ends were handed to a command, ssh vault 'cat >> heads'"
+    )
+    assert json.loads(run("audit", "verify", folder, "--json").stdout)["anchor"] == {
+        "command": ["ssh", "vault", "cat >> heads"]
+    }
+    assert run("audit", "verify", folder, "--anchor", anchor).returncode == 0
 
 
 def test_an_edit_is_an_error(audit, tmp_path):
@@ -114,6 +206,21 @@ def test_show(audit):
         "3 clients over 6 rounds of 3 runs (2026-11-16 09:01 to 2026-11-16 09:02 UTC): 1 suspicious; "
         "1 round kept the model it began with"
     )
+
+
+def test_of_many_clients_the_first_are_shown_and_the_suspicious_are_among_them(tmp_path):
+    """A table of all of them would take minutes."""
+    with Audit(tmp_path / "audit.jsonl") as audit:
+        for number in range(1, 4):
+            audit.append([*(used(number, f"{k}") for k in range(3000)), left_out(number, "the bad one")])
+    done = run("audit", "show", tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[2][:4] == ["the", "bad", "one", "suspicious"] and sum("fine" in row for row in rows) == 999
+    assert "the first 1,000 of 3,001 clients are shown, the suspicious ones first; --json tells of all" in words(
+        done.stdout
+    )
+    assert len(json.loads(run("audit", "show", tmp_path, "--json").stdout)["clients"]) == 3001
 
 
 def test_show_as_data(audit):
@@ -240,6 +347,7 @@ def test_the_folder_of_a_run_is_verified_and_shown(run_folder, tmp_path):
             "lines 8 · rounds 2 · clients 4",
             f"last hash {head}",
             "the hash that was kept is that of line 8",
+            "no anchor: none was given, and none is noted beside the audit",
         ]
     shown = run("audit", "show", run_folder, "-o", tmp_path / "page.html")
     assert shown.returncode == 0, shown.stderr

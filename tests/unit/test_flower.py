@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
 
-from fedseca.audit import Audit, conduct, read_audit, verify
+from fedseca.audit import Audit, conduct, read_anchor, read_audit, verify
 from fedseca.errors import InputError, MissingDependency, StateError, printable
 from fedseca.flower import RobustStrategy
 from fedseca.server import Server
@@ -422,6 +422,17 @@ def test_a_round_that_was_written_down_but_not_kept_is_played_again(tmp_path, mo
     unbroken, _ = play(train, 3)
     np.testing.assert_array_equal(arrays_of(result.arrays)["weight"], arrays_of(unbroken.arrays)["weight"])
     assert [line["round"] for line in read_audit(tmp_path / "audit.jsonl")] == [1] * 6 + [2] * 6 + [3] * 6
+
+
+def test_the_anchor_gets_the_end_of_every_round(tmp_path, caplog):
+    options = {"audit_dir": tmp_path / "audit", "checkpoint_dir": tmp_path / "kept", "anchor": tmp_path / "heads"}
+    play(train, 2, **options)
+    play(train, 3, **options)
+    anchor = read_anchor(tmp_path / "heads")
+    assert [(record.round, record.lines) for record in anchor.records] == [(0, 0), (1, 6), (2, 12), (2, 12), (3, 18)]
+    assert verify(tmp_path / "audit" / "audit.jsonl", anchor=anchor).anchored == anchor.records[-1]
+    with pytest.raises(InputError, match="anchor must be outside of audit_dir"):
+        RobustStrategy(audit_dir=tmp_path, anchor=tmp_path / "heads")
 
 
 def lines_of_the_version_before() -> list[dict[str, Any]]:

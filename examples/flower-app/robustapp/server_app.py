@@ -23,6 +23,7 @@ def main(grid: Grid, context: Context) -> None:
         rule=str(config["rule"]),
         audit_dir=str(config["audit-dir"]) or None,
         checkpoint_dir=str(config["checkpoint-dir"]) or None,
+        anchor=str(config["anchor"]) or None,
         fraction_evaluate=0.0,
     )
     if output_dir:

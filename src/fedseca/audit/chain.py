@@ -2,7 +2,8 @@
 
 Each line ends with the hash of the line before it and with its own, which is that of all that stands before it in the
 line: whoever changes, adds, removes or moves a line breaks the chain there. Two things leave a chain that is whole,
-cutting lines off its end and writing it anew from some line on; only somebody who kept a hash elsewhere can tell.
+cutting lines off its end and writing it anew from some line on; only a hash that was kept elsewhere can tell, as an
+anchor does (`fedseca.audit.anchor`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import NoneType, TracebackType
@@ -44,7 +46,7 @@ class Audit:
         then. Unless every line is synced, a power cut may cost what was written since the last `sync`.
         """
         self.path, self._every_line_synced = Path(path), every_line_synced
-        self.head, self._end = BEGINNING, 0
+        self.head, self.lines, self._end = BEGINNING, 0, 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
@@ -58,7 +60,7 @@ class Audit:
                     f"{self.path}: another server is writing this audit; wait for its end, or give another audit_dir"
                 )
             for link in _links(self.path):
-                self.head, self._end = link.hash, link.end
+                self.head, self.lines, self._end = link.hash, self.lines + 1, link.end
             self._file.truncate(self._end)
         except BaseException:
             self.close()
@@ -82,33 +84,39 @@ class Audit:
             if isinstance(problem, OSError):
                 raise AuditError(f"{self.path}: cannot be written ({problem.strerror})") from None
             raise
-        self.head, self._end = head, end
+        self.head, self.lines, self._end = head, self.lines + len(lines), end
         return head
 
     def sync(self) -> None:
         """What was written is on the disk."""
         os.fsync(self._file.fileno())
 
-    def cut_back(self, head: str, first: int, last: int) -> None:
+    def cut_back(self, head: str, first: int, last: int, *, anchored: int = 0) -> None:
         """Drop the lines after the one with this hash: they are of the rounds first … last, which are played again.
 
         If there are lines of other rounds among them, others have written here; if the last one that stays is not of
-        the round before the first, it is another round that was kept: an `AuditError`, and nothing is lost.
+        the round before the first, it is another round that was kept; so it is if it would drop some of the lines that
+        are `anchored`, so many from the first on: an `AuditError`, and nothing is lost.
         """
-        end, kept = (0 if head == BEGINNING else None), 0
-        for link in _links(self.path):
+        end, kept, lines = (0 if head == BEGINNING else None), 0, 0
+        for number, link in enumerate(_links(self.path), 1):
             if end is not None and not first <= _round_of(link) <= last:
                 raise AuditError(
                     f"{self.path}: goes on with rounds of another training; give each training a folder of its own"
                 )
             if link.hash == head:
-                end, kept = link.end, _round_of(link)
+                end, kept, lines = link.end, _round_of(link), number
         if end is None:
             raise AuditError(f"{self.path}: is not the audit of this training: the line it goes on from is missing")
         if first > 1 and kept != first - 1:  # before round 1 stands the end of another training, if anything
             raise AuditError(f"{self.path}: round {first - 1} was kept, but the line to go on from is of round {kept}")
+        if lines < anchored:
+            raise AuditError(
+                f"{self.path}: the checkpoint goes on from line {lines}, but the anchor knows line {anchored}: the "
+                "checkpoint is an older one; put the newest there, or begin anew with new folders and another anchor"
+            )
         self._file.truncate(end)
-        self.head, self._end = head, end
+        self.head, self.lines, self._end = head, lines, end
 
     def close(self) -> None:
         """Others may write it now."""
@@ -134,6 +142,11 @@ def is_chained(path: Path) -> bool:
 def read_audit(path: str | Path) -> list[Record]:
     """The records of an audit file whose chain is whole; otherwise an `AuditError` that says where it breaks."""
     return [record for record, _ in read_records(Path(path), strict=True)]
+
+
+def hashes(path: Path) -> Iterator[str]:
+    """That of every whole line; an `AuditError` where the chain breaks."""
+    return (link.hash for link in _links(path))
 
 
 class _Link(NamedTuple):
@@ -210,6 +223,7 @@ _FIELDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "verdict": (f"null or one of {', '.join(KINDS)}", (str, NoneType)),
     "reason": ("a text", (str,)),
     "void": ("a text", (str,)),
+    "not_anchored": ("a text", (str,)),
     "norm": ("a number or null", (float, int, NoneType)),
     "weight": ("a number or null", (float, int, NoneType)),
 }
@@ -270,6 +284,15 @@ def modern(record: Record) -> Record:
     else:  # it told an answer that did not come from a bad one by the first words of the reason
         kind = "no answer" if str(record.get("reason")).startswith("no answer") else "left out"
     return {**client, **record, "verdict": kind}
+
+
+def minute(time: str | None) -> str | None:
+    """In UTC, for people; None if it is no time."""
+    try:
+        moment = datetime.fromisoformat(time or "")
+        return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return None
 
 
 def _refuse(constant: str) -> None:

@@ -6,11 +6,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from fedseca.audit.chain import BEGINNING, AuditError, Record, read_records
+from fedseca.audit.anchor import Anchored, Comparison, Memory
+from fedseca.audit.chain import BEGINNING, AuditError, Record, minute, read_records
 from fedseca.verdict import Verdict
 
 ENOUGH = 3
@@ -127,6 +127,8 @@ class Findings:
     def __init__(self, most_rounds: int = 1000) -> None:
         """`most_rounds` are kept to be shown; all are counted."""
         self.lines, self.rounds, self.voids = 0, 0, 0
+        self.not_anchored = 0
+        """Rounds whose end the anchor did not take when they were played."""
         self.first: When | None = None
         self.last: When | None = None
         self.latest: deque[PastRound] = deque(maxlen=most_rounds)
@@ -144,8 +146,9 @@ class Findings:
             self._begin(when)
         client, kind = record["client"], record.get("verdict")
         if client is None:
+            self.not_anchored += "not_anchored" in record
             self.voids += "void" in record and self.latest[-1].void is None
-            self.latest[-1].void = record.get("void")
+            self.latest[-1].void = record.get("void", self.latest[-1].void)
         elif kind is not None:  # it was asked
             act = Act(Verdict(kind, record.get("reason")), record.get("norm"), record.get("weight"))
             self.latest[-1].clients[client] = act
@@ -164,7 +167,7 @@ class Findings:
     def words(self, when: When) -> list[str]:
         """What tells a round from the others, for people: its run if numbers repeat, its number, its time."""
         run = f"run {when.run}" if self.repeats and when.run is not None else None
-        time = _minute(when.time)
+        time = minute(when.time)
         return [word for word in (run, f"round {when.round}", time and f"{time} UTC") if word]
 
     def summary(self) -> str:
@@ -174,12 +177,12 @@ class Findings:
         standings = Counter(client.standing for client in self._clients.values())
         doubtful = f", {standings['doubtful']} doubtful" if standings["doubtful"] else ""
         runs = f" of {len(self._runs):,} runs" if len(self._runs) > 1 else ""
-        times = [time for time in (_minute(self.first.time), _minute(self.last.time)) if time]
+        times = [time for time in (minute(self.first.time), minute(self.last.time)) if time]
         when = f" ({' to '.join(dict.fromkeys(times))} UTC)" if times else ""
         began = "it" if self.voids == 1 else "they"
-        kept = f"; {_count(self.voids, 'round')} kept the model {began} began with" if self.voids else ""
+        kept = f"; {count(self.voids, 'round')} kept the model {began} began with" if self.voids else ""
         return (
-            f"{_count(len(self._clients), 'client')} over {_count(self.rounds, 'round')}{runs}{when}: "
+            f"{count(len(self._clients), 'client')} over {count(self.rounds, 'round')}{runs}{when}: "
             f"{standings['suspicious'] or 'none'} suspicious{doubtful}{kept}"
         )
 
@@ -189,17 +192,8 @@ class Findings:
         return sorted(self._clients.values(), key=lambda c: (not c.suspicious, -c.bad_share, len(c.client), c.client))
 
 
-def _count(number: int, word: str) -> str:
+def count(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
-
-
-def _minute(time: str | None) -> str | None:
-    """In UTC, for people; None if it is no time."""
-    try:
-        moment = datetime.fromisoformat(time or "")
-        return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError):
-        return None
 
 
 def conduct(records: Iterable[Record]) -> list[Conduct]:
@@ -218,21 +212,29 @@ class Verified(NamedTuple):
     """The hash of its last line; None if an earlier version wrote it, without hashes."""
     kept_line: int | None
     """Which line has the hash that was asked for."""
+    anchored: Anchored | None = None
+    """The last end of the audit that the anchor knows."""
 
 
-def verify(path: str | Path, *, kept: str | None = None, strict: bool = True) -> Verified:
+def verify(path: str | Path, *, kept: str | None = None, anchor: Memory | None = None, strict: bool = True) -> Verified:
     """Read an audit file once; an `AuditError` says where its chain breaks.
 
-    `kept` is a hash that must be in the chain. If not `strict`, half a line at the end is passed over.
+    `kept` is a hash that must be in the chain, as must be all that the `anchor` knows. If not `strict`, half a line at
+    the end is passed over.
     """
     findings, head = Findings(), BEGINNING
+    comparison = None if anchor is None else Comparison(anchor)
     kept_line = 0 if kept == BEGINNING else None
     for record, head in read_records(Path(path), strict=strict):
         findings.add(record)
+        if comparison is not None:
+            comparison.see(head)
         if head == kept:
             kept_line = findings.lines
+    if comparison is not None:
+        comparison.finish(Path(path))
     if kept is not None and kept_line is None:
         raise AuditError(
             f"{path}: no line has the hash that was kept, {kept}: lines were cut off the end, or it was written anew"
         )
-    return Verified(findings, head, kept_line)
+    return Verified(findings, head, kept_line, None if comparison is None else comparison.last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 from fedseca.aggregators import WEIGHT
-from fedseca.audit import AUDIT_FILE, Conduct, Findings, Verified, checked
+from fedseca.audit import (
+    AUDIT_FILE,
+    Anchor,
+    AnchorError,
+    Conduct,
+    FileAnchor,
+    Findings,
+    Memory,
+    Verified,
+    checked,
+    read_anchor,
+    read_note,
+)
 from fedseca.audit import verify as verify_audit
+from fedseca.audit.conduct import count
 from fedseca.cli.groups import Group
 from fedseca.cli.tables import wide_console
 from fedseca.errors import InputError, printable
@@ -38,31 +52,90 @@ def verify(
     head: Annotated[
         str | None, typer.Option(metavar="HASH", help="A last hash that was kept elsewhere: it must be in the chain.")
     ] = None,
+    anchor: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Its anchor, or what its command stored; else the one noted beside it."),
+    ] = None,
+    no_anchor: Annotated[bool, typer.Option("--no-anchor", help="Check the chain alone.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check that no line was changed, added, removed or moved since it was written; exit code 2 if one was."""
+    """Check that no line was changed, added, removed or moved since it was written; exit code 2 if one was.
+
+    A chain alone cannot tell that its last lines were cut off, or that all of it was written anew: its anchor can, or a
+    hash that you kept.
+    """
+    if no_anchor and anchor is not None:
+        raise InputError("--anchor FILE and --no-anchor exclude each other")
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise InputError(f"--head takes the 64 digits that verify printed; found {printable(repr(head), 80)}")
     path = _path(file)
     if _is_old_run(path):
         raise InputError(f"{file}: was written by an earlier version, whose runs have no hashes; audit show reads it")
-    found = verify_audit(path, kept=head)
+    noted = None if anchor is not None or no_anchor else read_note(path)
+    memory = _read_anchor(anchor, noted)
+    found = verify_audit(path, kept=head, anchor=memory)
     findings = found.findings
     if as_json:
         counts = {"lines": findings.lines, "rounds": findings.rounds, "clients": len(findings.clients)}
-        typer.echo(json.dumps({"file": str(path), **counts, "head": found.head, "kept_line": found.kept_line}))
+        report = {"file": str(path), **counts, "head": found.head, "kept_line": found.kept_line}
+        typer.echo(json.dumps({**report, "anchor": _anchor_as_data(found, memory, noted)}))
         return
     console = wide_console()
     console.print(Text(f"{printable(str(path))}: whole, each line follows from the one before it"), soft_wrap=True)
     console.print(f"lines {findings.lines:,} · rounds {findings.rounds:,} · clients {len(findings.clients):,}")
     console.print(f"last hash {found.head}", soft_wrap=True)
-    if found.kept_line is None:
+    if found.kept_line is not None:
+        console.print(f"the hash that was kept is that of line {found.kept_line:,}")
+    for line in _about_anchor(found, memory, noted):
+        console.print(Text(line), soft_wrap=True)
+    if found.kept_line is None and memory is None:
         console.print(
-            "Keep this hash elsewhere: lines cut off the end, or a file written anew, show only with --head HASH.",
+            "Keep this hash elsewhere: lines cut off the end, or a file written anew, show only with --anchor FILE or "
+            "--head HASH.",
             style="dim",
         )
-    else:
-        console.print(f"the hash that was kept is that of line {found.kept_line:,}")
+
+
+def _read_anchor(given: Path | None, noted: Anchor | None) -> Memory | None:
+    """What the anchor knows: the one that was given, or else the file that is noted beside the audit."""
+    if given is not None:
+        return read_anchor(given)
+    if not isinstance(noted, FileAnchor):
+        return None
+    try:
+        return read_anchor(noted.path)
+    except AnchorError as problem:
+        raise AnchorError(
+            f"{problem}, but it is noted beside the audit; mount its storage, give a copy with --anchor FILE, or check "
+            "the chain alone with --no-anchor"
+        ) from None
+
+
+def _about_anchor(found: Verified, memory: Memory | None, noted: Anchor | None) -> Iterator[str]:
+    """Which anchor was used, and how far it reaches; or that there is none."""
+    last, lines = found.anchored, found.findings.lines
+    if memory is None and noted is None:
+        yield "no anchor: none was given, and none is noted beside the audit"
+    elif memory is None:
+        yield f"no anchor was read: the ends were handed to a command, {noted}"
+    elif last is not None:
+        which = f"{printable(str(memory.path))}{'' if noted is None else ', as noted beside the audit'}"
+        known = "the last line" if last.lines == lines else f"line {last.lines:,}"
+        yield f"anchor {which}: fits; it knows {known}, the end of {last}"
+        if last.lines < lines:
+            yield f"not covered by the anchor: {count(lines - last.lines, 'line')} after that"
+        if memory.unreadable:
+            yield f"the anchor has {count(memory.unreadable, 'line')} that cannot be read, which were passed over"
+    if found.findings.not_anchored:
+        yield f"{count(found.findings.not_anchored, 'round')} could not be anchored when played; the audit says why"
+
+
+def _anchor_as_data(found: Verified, memory: Memory | None, noted: Anchor | None) -> dict[str, Any] | None:
+    if memory is None or found.anchored is None:
+        return None if noted is None else noted.note()
+    reach = {"line": found.anchored.lines, "round": found.anchored.round, "time": found.anchored.time}
+    after = found.findings.lines - found.anchored.lines
+    return {"file": str(memory.path), "noted": noted is not None, **reach, "lines_after": after}
 
 
 @audit_app.command()
@@ -155,6 +228,8 @@ def _as_data(found: Verified) -> dict[str, Any]:
     return {"rounds": findings.rounds, "kept_model": findings.voids, "head": found.head, "clients": clients}
 
 
+_MOST_ROWS = 1000
+"""Of the table: laying out a hundred thousand takes minutes, and nobody reads them."""
 _NUMBERS = ("since round", "rounds asked", "no answer", "left out", "suspect", "mean weight")
 
 
@@ -167,7 +242,8 @@ def _print(findings: Findings) -> None:
     for heading in _NUMBERS:
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     details = Table.grid(padding=(0, 2, 0, 0))
-    for client in findings.clients:
+    clients = findings.clients
+    for client in clients[:_MOST_ROWS]:
         name, style = printable(client.client, 40), "red" if client.suspicious else ""
         table.add_row(Text(name), client.standing, *_numbers(client), style=style)
         if told := _details(findings, client):
@@ -180,6 +256,12 @@ def _print(findings: Findings) -> None:
             "left out: its answer could not be used. suspect: admitted, but it stands out (next to no weight, far too "
             "large, or called malicious by the rule). suspicious: since that round, three more such answers than good.",
             style="dim",
+        )
+    if len(clients) > _MOST_ROWS:
+        console.print(
+            f"the first {_MOST_ROWS:,} of {len(clients):,} clients are shown, the suspicious ones first; --json tells "
+            "of all",
+            style="yellow",
         )
     console.print(Text(findings.summary()))
 

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from fedseca.aggregators import Aggregator
+from fedseca.audit import Place
 from fedseca.book import Book
 from fedseca.errors import InputError, printable
 from fedseca.flower.messages import CarefulGrid, drawing, nodes_asked, wait_for_nodes
@@ -35,6 +36,7 @@ class RobustStrategy(FedAvg):
         *,
         audit_dir: str | Path | None = None,
         checkpoint_dir: str | Path | None = None,
+        anchor: Place | None = None,
         learning_rate: float = 1.0,
         buffers: BufferPolicy = "median",
         seed: int = 0,
@@ -45,9 +47,11 @@ class RobustStrategy(FedAvg):
     ) -> None:
         """`rule` is a rule or a chain, `nnm+cwmed`; `hyperparameters` are those of its parts.
 
-        `audit_dir` gets a line for every round and node, `checkpoint_dir` what is needed to go on after a kill. A round
-        with fewer than `min_admitted` usable answers keeps its model; if that is not given, with fewer than two or than
-        half of those that were asked: a rule withstands a minority, and must not be left alone with it.
+        `audit_dir` gets a line for every round and node, `checkpoint_dir` what is needed to go on after a kill. After
+        every round `anchor` gets the end of the audit, so that a cut or a rewritten one shows: a file on other storage,
+        or a command as a list of words, which reads a line on its stdin. A round with fewer than `min_admitted` usable
+        answers keeps its model; if that is not given, with fewer than two or than half of those that were asked: a rule
+        withstands a minority, and must not be left alone with it.
         `trust_num_examples` weighs each client by the number that it says itself, which a malicious one will make
         large: only for rules that take weights, only where all clients are trusted.
         """
@@ -62,7 +66,7 @@ class RobustStrategy(FedAvg):
         if min_admitted is not None and min_admitted < 1:
             raise InputError(f"min_admitted must be an integer ≥ 1; found {min_admitted!r}")
         self.min_admitted, self.trust_num_examples = min_admitted, trust_num_examples
-        self._book = Book(self.server, audit_dir, checkpoint_dir)
+        self._book = Book(self.server, audit_dir, checkpoint_dir, anchor=anchor)
         self._grid: CarefulGrid | None = None
         self._run = 0
         self._done = 0
@@ -82,6 +86,8 @@ class RobustStrategy(FedAvg):
         log(INFO, "\t├──> Rule: %s", self.server.rule)
         if not self.trust_num_examples:
             log(INFO, "\t├──> All nodes weigh the same, whatever they declare as '%s'", self.weighted_by_key)
+        if self._book.anchor is not None:
+            log(INFO, "\t├──> Anchor of the audit: %s", self._book.anchor)
         super().summary()
 
     def start(
