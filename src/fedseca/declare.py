@@ -263,6 +263,8 @@ class Diagnostic:
     """Whether it is a part of a whole, shown in per cent."""
     pairs: bool = False
     """Whether there is a number for each pair of clients."""
+    note: str = ""
+    """A sentence or two beside its picture, where the numbers alone could be misread."""
 
     def __post_init__(self) -> None:
         if not self.heading:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -17,12 +18,13 @@ from unittest.mock import MagicMock
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from fedseca.experiments.results import Outcome, ResultTable, Score
 from fedseca.federation import Scenario, simulate
 from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE, verdict
-from fedseca.report import Collection, LeftOut, collect, make_page
+from fedseca.report import collect, make_page
 from tests.browser.chromium import NAMES, launch
 from tests.e2e.command import run
-from tests.unit.run_folders import experiment_of, write_grid, write_run
+from tests.unit.run_folders import DOT, table_of, write_experiment, write_grid, write_run
 
 HOSTILE = "</script><script>window.stolen=1</script><img src=x onerror=window.stolen=1><b>bold</b>"
 HOSTILE_NAMES = ("constructor", "__proto__", "toString", HOSTILE)
@@ -113,27 +115,37 @@ def pages(tmp_path_factory) -> dict[str, Path]:
             write_run(folder / "mixed" / f"{k}-{seed}", scenario, best=0.9 - 0.2 * k)
     shutil.copytree(folder / "mixed" / "0-0", folder / "mixed" / "copy")
     write_grid(folder / "many")
+    varied: tuple[tuple[str, tuple[dict[str, Any], ...]], ...] = (
+        ("ablation", ({}, {"clamp": False}, {"clip": False, "clamp": False}, {"momentum": 0.0})),
+        ("settings", ({}, {"clamp": False}, {"clip": False}, {"momentum": 0.0}, {"vrs": False})),
+    )
+    for name, parts in varied:
+        for k, hyperparameters in enumerate(parts):
+            write_run(folder / name / str(k), Scenario(aggregator={"name": "fedseca", **hyperparameters}, rounds=6))
     files = {}
-    for name in ("one", "few", "hostile", "mixed", "many"):
+    for name in ("one", "few", "hostile", "mixed", "ablation", "settings", "many"):
         files[name] = folder / f"{name}.html"
         files[name].write_text(make_page(collect([folder / name])), encoding="utf-8")
-    found = collect([folder / "few" / "runs"])
-    table = experiment_of(found)
-    timing = table | {
-        "metric": "seconds",
-        "coloured": False,
-        "figures": [],
-        "cells": [
-            {**cell, "mean": mean, "std": mean / 7, "paper": None, "runs": []}
-            for cell, mean in zip(table["cells"], (0.00012, 123.4, 5.0, 98765.4, 1.5, float("nan")), strict=True)
+    shutil.copytree(folder / "few" / "runs", folder / "table" / "runs")
+    table = table_of(collect([folder / "table"]))
+    write_experiment(folder / "table", Outcome(table, {}))
+    seconds = (0.00012, 123.4, 5.0, 98765.4, 1.5)
+    timing = ResultTable(
+        title="Times",
+        row_name="aggregator",
+        column_name="attack",
+        metric="seconds",
+        coloured=False,
+        scores=[
+            *(Score(s.row, s.column, (t * 0.9, t * 1.1)) for s, t in zip(table.scores[:-1], seconds, strict=True)),
+            replace(table.scores[-1], values=(), paper=None, runs=()),
         ],
-    }
-    for name, runs, experiment in (
-        ("table", found, table),
-        ("timing", Collection(left_out=[LeftOut("grid/cell", "not begun")]), timing),
-    ):
+    )
+    write_experiment(folder / "timing", Outcome(timing, {"<b>dot.png": DOT}), name="timing")
+    (folder / "timing" / "half.experiment.json").write_text("{")
+    for name, folders in (("table", ["table"]), ("timing", ["timing"]), ("several", ["table", "timing", "mixed"])):
         files[name] = folder / f"{name}.html"
-        files[name].write_text(make_page(runs, experiment), encoding="utf-8")
+        files[name].write_text(make_page(collect([folder / each for each in folders])), encoding="utf-8")
     return files
 
 
@@ -185,6 +197,73 @@ def test_the_concordance_of_a_round_is_chosen_by_keys(browser, pages):
     visit.page.locator("#round").press("ArrowLeft")
     assert visit.texts("output") == ["2 of 3"]
     assert corner() != last and corner()[3:] == [None, None]
+    visit.close()
+
+
+def test_the_diagonal_of_the_concordance_is_explained_beside_it(browser, pages):
+    visit = Visit(browser, pages["one"])
+    card = visit.page.locator(".card", has=visit.page.locator("#round"))
+    card.scroll_into_view_if_needed()
+    caption = card.locator("figcaption")
+    assert caption.is_visible() and "the diagonal, a client with itself, is the share" in caption.inner_text()
+    visit.close()
+
+
+def test_a_run_says_in_what_it_is_not_the_default(browser, pages):
+    visit = Visit(browser, pages["ablation"], viewport={"width": 1200, "height": 400})
+    names = ["fedseca", "fedseca · clamp=false", "fedseca · clip=false · clamp=false", "fedseca · momentum=0"]
+    assert visit.texts("#scores tbody th") == names
+    assert visit.texts("#common") == ["All of these runs have rounds=6, unlike the default."]
+    settings = ["default", "clamp=false", "clip=false, clamp=false", "momentum=0"]
+    assert sorted(visit.column(2)) == sorted(settings)
+    visit.page.locator("#runs tr", has_text="clip=false").locator("button").press("Enter")
+    assert visit.texts("#run h2") == ["fedseca (clip=false, clamp=false) under ipm on digits, seed 0"]
+    assert visit.texts("#differs li") == [
+        "aggregator.clip=false (default true): clip norms to their median; false: τ = ∞",
+        "aggregator.clamp=false (default true): clamp magnitudes to their median; false: μ = ∞",
+        "rounds=6 (default 40): how often the clients train and the server aggregates",
+    ]
+    visit.page.locator(".heat").get_by_role("button", name="fedseca · momentum=0 under ipm").click()
+    assert visit.texts("#run h2") == ["fedseca (momentum=0) under ipm on digits, seed 0"]
+    visit.close()
+
+
+def test_many_settings_are_one_filter(browser, pages):
+    visit = Visit(browser, pages["settings"], viewport={"width": 1200, "height": 400})
+    assert visit.texts("#filters legend") == ["settings"]
+    visit.page.get_by_role("group", name="settings").get_by_label("clamp=false", exact=True).uncheck()
+    assert "clamp=false" not in visit.column(2) and len(visit.column(2)) == 4
+    with visit.page.expect_download() as download:
+        visit.page.get_by_role("button", name="Download as CSV").click()
+    (heading, *_) = download.value.path().read_text().splitlines()
+    settings = ("aggregator.momentum", "aggregator.vrs", "aggregator.clip", "aggregator.clamp")
+    assert heading.split(",")[-4:] == list(settings)  # for programs each by itself
+    visit.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["one", "few"])
+def test_nothing_lies_over_a_plot_in_a_colour_that_is_not_the_page_s(browser, pages, name, scheme):
+    """No part of a plot has a background but the plot itself, which has that of what it lies on."""
+    visit = Visit(browser, pages[name], color_scheme=scheme, has_touch=True)
+    visit.page.evaluate("for (const place of drawn.keys()) if (place.isConnected) paint(place)")
+    backgrounds = visit.page.evaluate(
+        """[...document.querySelectorAll(".plot")].flatMap((plot) => {
+          const around = getComputedStyle(plot.closest(".card") || document.documentElement).backgroundColor;
+          const seen = [...plot.querySelectorAll("*")].filter((each) => each.checkVisibility());
+          return seen.map((each) => [getComputedStyle(each).backgroundColor, around]);
+        })"""
+    )
+    assert backgrounds and {found for found, around in backgrounds if found != around} == {"rgba(0, 0, 0, 0)"}
+    visit.close()
+
+
+def test_a_plot_is_saved_by_key(browser, pages):
+    visit = Visit(browser, pages["one"], color_scheme="dark")
+    with visit.page.expect_download() as download:
+        visit.page.get_by_role("button", name="Save as PNG: Loss on the test images").press("Enter")
+    assert download.value.suggested_filename == "loss-on-the-test-images.png"
+    assert download.value.path().read_bytes()[:4] == DOT[:4]
     visit.close()
 
 
@@ -328,18 +407,24 @@ def test_several_runs_of_a_cell_are_a_mean_and_its_deviation(few):
 
 def test_a_cell_of_the_heat_map_differs_in_the_seed_only(browser, pages):
     visit = Visit(browser, pages["mixed"], viewport={"width": 1200, "height": 400})
-    assert visit.texts("#scores thead th") == ["rule", "ipm · attack.strength 1", "ipm · attack.strength 2"]
+    assert visit.texts("#scores thead th") == ["rule", "ipm · strength=1", "ipm · strength=2"]
     assert visit.texts("#scores tbody th") == [
-        "fedseca · cifar10 · aggregator.sparsity 0.9",
-        "fedseca · digits · aggregator.sparsity 0.5",
-        "fedseca · digits · aggregator.sparsity 0.9",
+        "fedseca · cifar10",
+        "fedseca · digits",
+        "fedseca · digits · sparsity=0.5",
     ]
+    assert visit.page.locator("#defaults").is_visible()
     cells = [text.split() for text in visit.texts("#scores tbody td")]
-    assert [cell[-2:] for cell in cells] == [["2", "runs"], ["–"], ["2", "runs"], ["–"], ["2", "runs"], ["2", "runs"]]
-    assert [round(float(cells[k][0]), 1) for k in (0, 2, 4, 5)] == [0.3, 0.9, 0.7, 0.5]
+    assert [cell[-2:] for cell in cells] == [["2", "runs"], ["–"], ["2", "runs"], ["2", "runs"], ["2", "runs"], ["–"]]
+    assert [round(float(cells[k][0]), 1) for k in (0, 2, 3, 4)] == [0.3, 0.7, 0.5, 0.9]
+    assert set(visit.column(2)) == {
+        "attack.strength=1",
+        "attack.strength=2",
+        "sparsity=0.5, attack.strength=1",
+    }
     assert "the same run as mixed/0-0" in visit.texts("#left-out td")
     visit.page.locator("#scores button").first.click()
-    assert visit.texts("#run h2") == ["fedseca under ipm on cifar10, seed 0"]
+    assert visit.texts("#run h2") == ["fedseca under ipm (strength=1) on cifar10, seed 0"]
     visit.close()
 
 
@@ -394,11 +479,11 @@ def test_an_experiment_stands_first_and_its_cells_open_their_runs(browser, pages
     visit = Visit(browser, pages["table"])
     page = visit.page
     assert visit.texts("h2:visible")[0] == "Rules <b>under</b> attack"
-    assert visit.texts("#experiment code") == ["fedseca reproduce main --seeds 0,1"]
-    assert visit.texts("#experiment-hint")[0].startswith("digits · 5 <b>clients</b>. F1 by aggregator and attack; ")
-    assert "below it, smaller, the paper's (CIFAR-10, <b>ResNet18</b>)." in visit.texts("#experiment-hint")[0]
-    assert visit.texts("#experiment-table thead th") == ["aggregator", "ipm", "alie"]
-    assert visit.texts("#experiment-table tbody th") == ["krum", "fedavg", "fedseca"]  # in the order given
+    assert visit.texts(".experiment code") == ["fedseca reproduce main --seeds 0,1"]
+    assert visit.texts(".experiment .hint")[0].startswith("digits · 5 <b>clients</b>. F1 by aggregator and attack; ")
+    assert "below it, smaller, the paper's (CIFAR-10, <b>ResNet18</b>)." in visit.texts(".experiment .hint")[0]
+    assert visit.texts(".tiles thead th") == ["aggregator", "ipm", "alie"]
+    assert visit.texts(".tiles tbody th") == ["krum", "fedavg", "fedseca"]  # in the order given
     assert page.locator("#by-rule").is_hidden() and page.locator("#runs").is_visible()
     assert visit.texts("#shown") == ["12 of 12 runs chosen"]
     cell = page.get_by_role("button", name="krum, alie: F1")
@@ -421,11 +506,31 @@ def test_an_experiment_stands_first_and_its_cells_open_their_runs(browser, pages
 
 
 def test_the_pictures_of_an_experiment(browser, pages):
-    visit = Visit(browser, pages["table"], viewport={"width": 360, "height": 740})
-    picture = visit.page.get_by_role("img", name="a <b>dot</b>")
+    visit = Visit(browser, pages["timing"], viewport={"width": 360, "height": 740})
+    picture = visit.page.get_by_role("img", name="Times: <b>dot.png")
     picture.scroll_into_view_if_needed()
-    visit.until("document.querySelector('#experiment img').naturalWidth === 1")
-    assert picture.get_attribute("loading") == "lazy" and visit.page.locator("#experiment b").count() == 0
+    visit.until("document.querySelector('.experiment img').naturalWidth === 1")
+    assert picture.get_attribute("loading") == "lazy" and visit.page.locator(".experiment b").count() == 0
+    # Wide enough to be read, it scrolls in its box.
+    assert picture.evaluate("(picture) => picture.parentElement.scrollWidth > picture.parentElement.clientWidth")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    visit.close()
+
+
+def test_several_experiments_each_with_its_table_and_its_courses(browser, pages):
+    visit = Visit(browser, pages["several"])
+    page = visit.page
+    assert visit.texts(".experiment h2") == ["Rules <b>under</b> attack", "Times"]
+    assert page.get_by_role("region", name="Rules <b>under</b> attack").get_by_role("button").count() == 6
+    assert visit.texts("#summary")[0].startswith("2 experiments; 20 runs; 2 left out")
+    # Some runs stand in no table of an experiment.
+    assert page.locator("#by-rule").is_visible()
+    page.locator("#plan").scroll_into_view_if_needed()
+    assert page.locator("#plan option").all_text_contents() == ["Rules <b>under</b> attack", "rule and attack"]
+    panels = "document.querySelector('#courses').layout?.annotations.map((each) => each.text).join()"
+    visit.until(f"{panels} === '<b>krum</b>,<b>fedavg</b>,<b>fedseca</b>'")
+    page.locator("#plan").select_option("rule and attack")
+    visit.until(f"{panels}?.includes('sparsity=0.5')")
     visit.close()
 
 
@@ -433,17 +538,17 @@ def test_an_experiment_without_runs(browser, pages):
     visit = Visit(browser, pages["timing"])
     assert visit.page.locator("#grid").is_hidden() and visit.texts("#run") == [""]
     assert visit.texts("#summary") == ["1 left out (see the end of the page)"]
-    assert visit.texts("#experiment .ours") == [
+    assert visit.texts(".experiment .ours") == [
         "0.00012\n± 0.000017",
-        "123\n± 18",
+        "123\n± 17",
         "5\n± 0.71",
         "98800\n± 14000",
         "1.5\n± 0.21",
         "–",
     ]
-    assert visit.page.locator("#experiment button, #experiment .paper, #experiment-legend li").count() == 0
-    assert visit.page.locator("#experiment .collapsed, #experiment .severe, #experiment .noticeable").count() == 0
-    label = visit.page.locator("#experiment td").first.get_attribute("aria-label")
+    assert visit.page.locator(".experiment :is(button, .paper, .legend li)").count() == 0
+    assert visit.page.locator(".experiment :is(.collapsed, .severe, .noticeable)").count() == 0
+    label = visit.page.locator(".experiment td").first.get_attribute("aria-label")
     assert label == "krum, ipm: seconds 0.00012 ± 0.000017 of 2 values."
     visit.close()
 
@@ -454,7 +559,7 @@ def test_every_colour_of_a_table_can_be_read(browser, pages, scheme):
     visit = Visit(browser, pages["table"], color_scheme=scheme)
     pairs = visit.page.evaluate(
         """["collapsed", "severe", "noticeable", "fine"].map((kind) => {
-          const part = document.querySelector("#experiment .paper");
+          const part = document.querySelector(".experiment .paper");
           part.className = `paper ${kind}`;
           const style = getComputedStyle(part);
           return [style.color, style.backgroundColor];
@@ -524,6 +629,44 @@ def test_the_browser_is_found_by_any_of_its_names(name, tmp_path, monkeypatch):
     playwright = MagicMock()
     launch(playwright)
     assert playwright.chromium.launch.call_args.kwargs["executable_path"] == str(tmp_path / name)
+
+
+HIDDEN_TABLES = """
+[...document.querySelectorAll("table")].filter((each) => each.checkVisibility()).flatMap((each) => {
+  const box = each.closest(".wide");
+  const wide = each.getBoundingClientRect().width > box.clientWidth + 1;
+  const told = Boolean(box.hint) && box.hint.checkVisibility({ visibilityProperty: true });
+  const faded = getComputedStyle(box).maskImage !== "none";
+  const inside = box.getBoundingClientRect().right <= innerWidth;
+  const good = inside && wide === told && wide === faded && (!wide || box.tabIndex === 0);
+  return good ? [] : [each.outerHTML.slice(0, 200)];
+})
+"""
+"""Those that end beyond their box without a word, and boxes that go beyond the page."""
+
+
+@pytest.mark.parametrize("name", ["few", "one", "several", "ablation"])
+def test_a_table_that_is_wider_than_a_phone_says_so_and_scrolls_in_its_box(browser, pages, name):
+    visit = Visit(browser, pages[name], viewport={"width": 390, "height": 844}, has_touch=True)
+    if name != "one":
+        visit.page.locator(".heat button").first.tap()
+    visit.page.locator("#run details summary").click()
+    visit.drawn()
+    assert visit.page.evaluate(HIDDEN_TABLES) == []
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
+    box = visit.page.locator(".wide", has=visit.page.locator("#clients"))
+    hint = visit.page.locator(".sideways:visible", has_text="scroll sideways").last
+    assert hint.is_visible()
+    box.focus()
+    for _ in range(40):  # by keys
+        visit.page.keyboard.press("ArrowRight")
+    visit.until("(() => { const box = document.querySelector('#clients').parentElement; "
+                "return !box.classList.contains('goes-on') && box.scrollLeft > 0; })()")  # fmt: skip
+    assert visit.page.evaluate("getComputedStyle(document.querySelector('#clients').parentElement).maskImage") == "none"
+    # Whose row it is stays in sight.
+    first = visit.page.locator("#clients tbody td").first.bounding_box()
+    assert first is not None and first["x"] >= 0
+    visit.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -38,7 +38,15 @@ def test_a_table_of_the_paper_beside_ours(tmp_path):
     out = tmp_path / "out"
     command = ["main", "--rounds", 1, "--seeds", "0,1", "-o", out]
     told = reproduce(*command).stdout
-    files = ["main.json", "main.csv", "main-rounds.csv", "main.png", "main-rounds.png", "main.html"]
+    files = [
+        "main.json",
+        "main.csv",
+        "main-rounds.csv",
+        "main.png",
+        "main-rounds.png",
+        "main.experiment.json",
+        "main.html",
+    ]
     lines = [line.split() for line in told.splitlines()]
     first = next(index for index, line in enumerate(lines) if line[:1] == ["fedseca"])
     assert lines[first + 1][0] == "±" and lines[first + 2] == ["paper", "0.82", "0.81"]
@@ -58,6 +66,9 @@ def test_a_table_of_the_paper_beside_ours(tmp_path):
     page = (out / "main.html").read_text()
     assert "fedseca reproduce main --preset digits --seeds 0,1 --rounds 1" in page and str(tmp_path) not in page
     assert "2 rules under 2 attacks" in page and "digits, 60 training images" in page
+    done = Command("report", out, "-o", tmp_path / "report.html").wait(60)  # shows the same
+    assert done.returncode == 0 and "(1 experiment, 8 runs, " in done.stdout
+    assert (tmp_path / "report.html").read_text() == page
     part = json.loads(reproduce(*command, "--only", "fedseca", "--json").stdout)
     assert [(score["row"], score["column"]) for score in part["scores"]] == [("fedseca", "ipm"), ("fedseca", "none")]
     assert [sum(score["values"]) / 2 for score in part["scores"]] == pytest.approx(
@@ -109,7 +120,7 @@ def test_times_need_no_runs_and_can_be_measured_again(tmp_path):
         told = reproduce("timing", "--threads", 1, "-o", tmp_path).stdout
         assert told.split("\n")[0].strip() == "Seconds that 2 rules took to aggregate"
         assert "13,706 coordinates (cnn for digits) · 1 thread" in told
-        assert "timing.json, timing.csv, timing.png, timing.html are in" in told
+        assert "timing.json, timing.csv, timing.png, timing.experiment.json, timing.html are in" in told
     rows = list(csv.DictReader((tmp_path / "timing.csv").read_text().splitlines()))
     assert len(rows) == 4 and all(float(row["seconds"]) > 0 for row in rows)
 

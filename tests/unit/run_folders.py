@@ -1,18 +1,18 @@
 """Run folders written by hand: many in little time, or with what no run would write."""
 
-import base64
 import itertools
 import json
 import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from fedseca.audit import Audit
 from fedseca.experiments.catalogue import EXPERIMENTS
 from fedseca.experiments.experiment import TableOfRuns
+from fedseca.experiments.record import ExperimentRecord
+from fedseca.experiments.results import Outcome, ResultTable, Score
 from fedseca.federation import Scenario
 from fedseca.report import Collection
 from fedseca.version import __version__
@@ -120,27 +120,29 @@ def write_grid(folder: Path, rules: Sequence[str] = RULES, attacks: Sequence[str
     return folder
 
 
-def experiment_of(found: Collection) -> dict[str, Any]:
-    """Three rules under two attacks as `fedseca reproduce` would describe them; Krum broke under ALIE in the paper."""
-    rows, columns = ["krum", "fedavg", "fedseca"], ["ipm", "alie"]
-    cells = []
-    for row, column in itertools.product(rows, columns):
-        runs = [run for run in found.runs if (run["config"]["aggregator"], run["config"]["attack"]) == (row, column)]
-        scores = [run["score"] for run in runs]
-        paper = 0.1 if (row, column) == ("krum", "alie") else 0.88
-        cell = {"row": row, "column": column, "mean": fmean(scores), "std": stdev(scores), "count": len(runs)}
-        cells.append({**cell, "paper": paper, "runs": [run["id"] for run in runs]})
-    return {
-        "title": "Rules <b>under</b> attack",
-        "setting": "digits · 5 <b>clients</b>",
-        "command": "fedseca reproduce main --seeds 0,1",
-        "metric": "f1",
-        "row_name": "aggregator",
-        "column_name": "attack",
-        "rows": rows,
-        "columns": columns,
-        "coloured": True,
-        "paper_setting": "CIFAR-10, <b>ResNet18</b>",
-        "cells": cells,
-        "figures": [{"name": "dot.png", "text": "a <b>dot</b>", "png": base64.b64encode(DOT).decode()}],
-    }
+def write_experiment(folder: Path, outcome: Outcome, *, name: str = "main") -> Path:
+    """The record and the pictures, as `fedseca reproduce` leaves them beside its runs."""
+    record = ExperimentRecord.of(name, f"fedseca reproduce {name} --seeds 0,1", outcome)
+    folder.mkdir(exist_ok=True)
+    for file, content in {**outcome.files, record.file: record.content()}.items():
+        (folder / file).write_bytes(content)
+    return folder / record.file
+
+
+def table_of(found: Collection) -> ResultTable:
+    """Three rules under two attacks; Krum broke under ALIE in the paper."""
+    scores = []
+    for place in itertools.product(("krum", "fedavg", "fedseca"), ("ipm", "alie")):
+        runs = [run for run in found.runs if (run["config"]["aggregator"], run["config"]["attack"]) == place]
+        paper = 0.1 if place == ("krum", "alie") else 0.88
+        values, ids = (tuple(run[name] for run in runs) for name in ("score", "id"))
+        scores.append(Score(*place, values, paper, ids))
+    return ResultTable(
+        title="Rules <b>under</b> attack",
+        setting=["digits", "5 <b>clients</b>"],
+        row_name="aggregator",
+        column_name="attack",
+        metric="f1",
+        scores=scores,
+        paper_setting="CIFAR-10, <b>ResNet18</b>",
+    )

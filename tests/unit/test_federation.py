@@ -39,6 +39,20 @@ def test_a_rule_is_told_how_many_byzantine_clients_there_are_unless_it_is_given(
     assert told.aggregator.num_byzantine == 1
 
 
+def test_in_what_a_scenario_is_not_the_default():
+    assert Scenario().differences() == Scenario(aggregator={"clamp": True}).differences() == []
+    rule, attack = {"name": "nnm+krum", "krum.num_byzantine": 1}, {"name": "ipm", "strength": 2.0}
+    scenario = Scenario(aggregator=rule, attack=attack, train_images=50)
+    assert [(each.path, each.value, each.default) for each in scenario.differences()] == [
+        ("aggregator", "nnm+krum", "fedseca"),
+        ("aggregator.krum.num_byzantine", 1, 2),  # nnm was told the true number
+        ("attack.strength", 2.0, 1.3),
+        ("train_images", 50, None),
+    ]
+    (clamp,) = Scenario(aggregator={"clamp": False}).differences()
+    assert clamp == ("aggregator.clamp", False, True, fedseca.AGGREGATORS["fedseca"].declared("clamp").help)
+
+
 def test_a_config_gives_the_scenario_back():
     scenario = Scenario(aggregator="multi_krum", attack={"name": "minmax", "direction": "std"}, train_images=50, seed=3)
     again = Scenario.of(json.loads(json.dumps(scenario.values())))

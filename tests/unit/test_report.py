@@ -1,25 +1,31 @@
 """The page of a report: what is collected, what is left out, and that text from a folder stays text."""
 
+import base64
 import errno
 import json
 import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fedseca.aggregators import make_aggregator
+from fedseca.aggregators.fedseca import CONCORDANCE
 from fedseca.errors import InputError, MissingDependency
 from fedseca.experiments.results import Outcome, ResultTable, Score
 from fedseca.experiments.store import Store, record_failure
 from fedseca.federation import History, Scenario, read_history, simulate
 from fedseca.report import Collection, collect, make_page
-from fedseca.report.compact import compact, number, thinned
+from fedseca.report.compact import LONGEST, compact, number, thinned
 from fedseca.server import diagnostics_of
-from tests.unit.run_folders import experiment_of, write_grid, write_run
+from fedseca.updates import Updates
+from tests.unit.run_folders import DOT, table_of, write_experiment, write_grid, write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;{{data}}\u2028\x1b[31m"
 QUICK: dict[str, Any] = {"rounds": 3, "train_images": 60, "test_images": 40}
@@ -82,6 +88,7 @@ def test_a_run_as_columns(real):
             assert found == pytest.approx(record["norm"], rel=1e-3)
     assert run["pairs"]["rounds"] == [1, 2, 3]
     assert run["pairs"]["heading"] == "Who agrees with whom (sign concordance ω)"
+    assert run["pairs"]["note"] == CONCORDANCE.note
     matrix = history.pairs[0]["concordance"]  # of the three that were admitted, in a matrix of all five
     assert run["pairs"]["matrices"][0][:6] == [*matrix[0], None, None, matrix[1][0]]
 
@@ -306,7 +313,6 @@ def test_different_versions_are_said(tmp_path):
 def test_nothing_to_show_is_one_line(tmp_path):
     with pytest.raises(InputError, match="no run to show in"):
         collect([tmp_path])
-    assert collect([tmp_path], may_be_empty=True) == Collection()
     with pytest.raises(InputError, match="there is no such folder"):
         collect([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("")
@@ -422,39 +428,143 @@ def test_what_does_not_fit_at_all_is_left_out(tmp_path, monkeypatch):
     write_run(tmp_path / "run", Scenario(rounds=4))
     (run,) = collect([tmp_path]).runs
     assert not run["columns_rounds"] and not any(course for each in run["columns"].values() for course in each)
-    assert run["pairs"] == {"heading": "Who agrees with whom (sign concordance ω)", "rounds": [], "matrices": []}
+    assert run["pairs"]["rounds"] == run["pairs"]["matrices"] == []
     assert run["thinned"] == [["the pairs of clients", 0, 4], ["the courses of the clients", 0, 4]]
     assert run["means"]["rho"][0] is not None
 
 
-def test_an_experiment_is_data_of_the_page(tmp_path):
+def write_main(folder: Path) -> ResultTable:
+    """The folder of an experiment: its runs with two seeds, and what is made of them."""
     for seed in (0, 1):
-        write_grid(tmp_path, rules=("krum", "fedavg", "fedseca"), attacks=("ipm", "alie"), rounds=3, seed=seed)
+        write_grid(folder, rules=("krum", "fedavg", "fedseca"), attacks=("ipm", "alie"), rounds=3, seed=seed)
+    return table_of(collect([folder]))
+
+
+def test_the_folder_of_an_experiment_is_recognised(tmp_path):
+    table = write_main(tmp_path / "main")
+    assert not collect([tmp_path]).experiments
+    write_experiment(tmp_path / "main", Outcome(table, {"main.png": DOT}))
     found = collect([tmp_path])
-    experiment = experiment_of(found) | {"title": HOSTILE, "rows": ["krum", "fedavg", HOSTILE]}
-    experiment["cells"][0] |= {"mean": float("nan"), "std": float("inf")}
-    page = Page(make_page(found, experiment))
-    assert page.tags == Page(make_page(found)).tags
-    shown = page.data["experiment"]
-    assert shown["title"] == HOSTILE and shown["rows"][2] == HOSTILE
-    assert shown["cells"][0]["mean"] is shown["cells"][0]["std"] is None
-    assert shown["cells"][1]["mean"] == pytest.approx(experiment["cells"][1]["mean"], rel=1e-3)
+    (shown,) = Page(make_page(found)).data["experiments"]
+    assert shown["folder"] == f"{tmp_path.name}/main" and not found.left_out
+    assert shown["command"] == "fedseca reproduce main --seeds 0,1"
+    assert (shown["rows"], shown["columns"]) == (["krum", "fedavg", "fedseca"], ["ipm", "alie"])
+    for cell, score in zip(shown["cells"], table.scores, strict=True):
+        assert (cell["row"], cell["column"], cell["paper"], cell["count"]) == (score.row, score.column, score.paper, 2)
+        assert cell["mean"] == pytest.approx(score.mean, rel=1e-3)
+        assert cell["std"] == pytest.approx(score.std, rel=1e-3)
     assert {id for cell in shown["cells"] for id in cell["runs"]} == {run["id"] for run in found.runs}
-    assert Page(make_page(Collection(), experiment)).data["runs"] == []
-    assert Page(make_page(found)).data["experiment"] is None
+    assert shown["figures"] == []  # the page draws a table of scores itself
 
 
-@pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")  # between two libraries, when they are imported
-def test_the_experiment_of_these_tests_is_like_those_of_reproduce(tmp_path):
-    from fedseca.cli.reproduce import _for_the_page
-
-    for seed in (0, 1):
-        write_grid(tmp_path, rules=("krum", "fedavg", "fedseca"), attacks=("ipm", "alie"), rounds=2, seed=seed)
-    here = experiment_of(collect([tmp_path]))
-    table = ResultTable(
-        title="", row_name="", column_name="", metric="", coloured=False, scores=[Score("krum", "ipm", (0.5,))]
+def test_several_experiments_are_shown_each_once(tmp_path):
+    table = write_main(tmp_path / "main")
+    for name, title in (("main", "One"), ("ablation", "Two")):  # in one folder
+        write_experiment(tmp_path / "main", Outcome(replace(table, title=title), {}), name=name)
+    seconds = ResultTable(
+        title="Three",
+        row_name="rule",
+        column_name="clients",
+        metric="seconds",
+        coloured=False,
+        scores=[Score("krum", "4", (0.5, float("nan"))), Score("krum", "8", ())],
     )
-    there = _for_the_page("", Outcome(table, {"dot.png": b""}))
-    assert here.keys() == there.keys()
-    for name in ("cells", "figures"):
-        assert here[name][0].keys() == there[name][0].keys()
+    write_experiment(tmp_path / "timing", Outcome(seconds, {"timing.png": DOT, "timing.csv": b""}), name="timing")
+    shutil.copytree(tmp_path / "timing", tmp_path / "timing copy")
+    found = collect([tmp_path])
+    assert [each["title"] for each in found.experiments] == ["Two", "One", "Three"]
+    (picture,) = found.experiments[2]["figures"]
+    assert picture["name"] == "timing.png" and base64.b64decode(picture["png"]) == DOT
+    assert [(cell["mean"], cell["count"]) for cell in found.experiments[2]["cells"]] == [(0.5, 1), (None, 0)]
+    name = tmp_path.name
+    copy = (f"{name}/timing copy/timing.experiment.json", f"the same experiment as in {name}/timing", True)
+    assert found.left_out == [copy]
+    assert collect([tmp_path / "timing"]).runs == []  # it needs none
+
+
+def test_text_of_an_experiment_stays_text(tmp_path):
+    table = write_main(tmp_path / "main")
+    clean = Page(make_page(collect([tmp_path])))
+    scores = [replace(score, row=HOSTILE, runs=(HOSTILE,)) for score in table.scores]
+    hostile = replace(table, title=HOSTILE, metric=HOSTILE, row_name=HOSTILE, scores=scores)
+    write_experiment(tmp_path / "main", Outcome(hostile, {}))
+    page = Page(make_page(collect([tmp_path])))
+    assert page.tags == clean.tags
+    (shown,) = page.data["experiments"]
+    assert shown["title"] == shown["rows"][0] and shown["title"].startswith("</script><script>alert(1)")
+    assert "\x1b" not in shown["title"]
+
+
+def test_records_that_cannot_be_read_are_left_out_with_the_reason(tmp_path):
+    good = write_experiment(tmp_path / "good", Outcome(write_main(tmp_path / "good"), {}))
+    told = json.loads(good.read_text())
+    score = told["scores"][0]
+    broken: dict[str, Any] = {
+        "list": [],
+        "format": told | {"format": 2},
+        "title": told | {"title": 3},
+        "coloured": told | {"coloured": 1},
+        "scores": told | {"scores": {"row": 1}},
+        "score": told | {"scores": [1]},
+        "row": told | {"scores": [score | {"row": None}]},
+        "values": told | {"scores": [score | {"values": [True]}]},
+        "paper": told | {"scores": [score | {"paper": "0.9"}]},
+        "runs": told | {"scores": [score | {"runs": "abc"}]},
+    }
+    for name, content in broken.items():
+        (tmp_path / f"{name}.experiment.json").write_text(json.dumps(content))
+    (tmp_path / "half.experiment.json").write_text(good.read_text()[:99])
+    (tmp_path / "folder.experiment.json").mkdir()
+    found = collect([tmp_path])
+    assert len(found.experiments) == 1 and len(found.runs) == 12
+    reasons = {each.folder.partition("/")[2].partition(".")[0]: each.reason for each in found.left_out}
+    assert reasons.keys() == {*broken, "half", "folder"}
+    assert "written by another version (format 2; this one reads 1)" in reasons["format"]
+    assert "cannot be read" in reasons["half"] and "irectory" in reasons["folder"]
+    for name in ("title", "coloured", "scores", "row", "values", "paper", "runs"):
+        assert f"is no record of an experiment: its {name!r} is" in reasons[name]
+
+
+def test_a_record_takes_no_file_from_elsewhere(tmp_path):
+    (tmp_path / "secret.png").write_bytes(DOT)
+    table = ResultTable(title="", row_name="", column_name="", metric="", coloured=False, scores=[])
+    file = write_experiment(tmp_path / "timing", Outcome(table, {"own.png": DOT, "text.png": b"no picture"}))
+    told = json.loads(file.read_text())
+    told["pictures"] += ["../secret.png", str(tmp_path / "secret.png"), "missing.png", ".", ""]
+    file.write_text(json.dumps(told))
+    (shown,) = collect([tmp_path / "timing"]).experiments
+    assert [picture["name"] for picture in shown["figures"]] == ["own.png"]
+
+
+def test_a_whole_number_beyond_every_float_is_a_gap(tmp_path):
+    table = ResultTable(
+        title="", row_name="", column_name="", metric="", coloured=False, scores=[Score("a", "b", (1.0,))]
+    )
+    file = write_experiment(tmp_path / "timing", Outcome(table, {}))
+    file.write_text(file.read_text().replace("1.0", str(10**400)))
+    (shown,) = collect([tmp_path]).experiments
+    assert shown["cells"][0]["mean"] is None
+
+
+def test_what_makes_a_run_another_one_than_the_default(tmp_path):
+    scenario = Scenario(
+        aggregator={"name": "fedseca", "clamp": False}, attack={"name": "ipm", "strength": 2.0}, seed=3, rounds=4
+    )
+    (run,) = collect([write_run(tmp_path / "run", scenario)]).runs
+    clamp, strength, rounds = run["differs"]
+    assert clamp == ["aggregator.clamp", False, True, "clamp magnitudes to their median; false: μ = ∞"]
+    assert strength[:3] == ["attack.strength", 2.0, 1.3] and rounds[:3] == ["rounds", 4, 40]
+    (usual,) = collect([write_run(tmp_path / "usual", Scenario(seed=1, attack="alie"))]).runs
+    assert usual["differs"] == []
+
+
+def test_the_diagonal_of_the_concordance_is_what_the_page_says_it_is():
+    """The share of coordinates that are not zero, which no pair exceeds."""
+    updates = torch.tensor([[1.0, -2.0, 0.0, 3.0], [1.0, -1.0, 5.0, 2.0], [0.0, 0.0, 0.0, -1.0]])
+    rule = make_aggregator("fedseca")
+    found = rule.aggregate(Updates.collect(updates), rule.init(4), torch.Generator()).clients["concordance"]
+    shares = (updates != 0).double().mean(dim=1)
+    assert found.diagonal().tolist() == shares.tolist() == [0.75, 1.0, 0.25]
+    assert (found.abs() <= torch.minimum(shares[:, None], shares[None, :])).all()
+    assert "the share of its coordinates that are not zero" in CONCORDANCE.note
+    assert len(CONCORDANCE.note) <= LONGEST  # else it is cut

@@ -16,6 +16,18 @@ MOMENTUM = "momentum"
 
 
 RHO = diagnostic("rho", symbol="ρ", heading="trust ρ", help="concordance ratio: its say in the election of signs")
+CONCORDANCE = diagnostic(
+    "concordance",
+    symbol="ω",
+    heading="sign concordance ω",
+    help="who agrees with whom",
+    pairs=True,
+    note=(
+        "1: the same sign in every coordinate; −1: the opposite one. A coordinate that is exactly zero counts as "
+        "neither. So the diagonal, a client with itself, is the share of its coordinates that are not zero: below 1 "
+        "where some parameters did not change. No pair exceeds the diagonal."
+    ),
+)
 
 
 @register("fedseca")
@@ -50,7 +62,7 @@ class FedSECA(Aggregator):
         RHO,
         CLIP_FACTOR,
         ADOPTED,
-        diagnostic("concordance", symbol="ω", heading="sign concordance ω", help="who agrees with whom", pairs=True),
+        CONCORDANCE,
     )
 
     sparsity: float = param(0.9, ge=0, lt=1, help="γ: share of each client's smallest gradients that is dropped")

@@ -16,11 +16,14 @@ from fedseca.report import collect, make_page
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Runs, grids, or folders that hold them.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Runs, grids, experiments, or folders that hold them.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Make one HTML page of runs and grids: scores, courses, trust in the clients, who was left out and why.
+    """Make one HTML page of runs, grids and reproduced experiments: scores, courses, trust in the clients, who was left
+    out and why.
 
     The page is one file and opens without a network. A folder that cannot be read is left out, and listed with the
     reason.
@@ -40,7 +43,12 @@ def report(
     if len(found.versions) > 1:
         text = f"made by different versions of fedseca: {', '.join(found.versions)}"
         console.print(Text(text, style="yellow"), soft_wrap=True)
-    size = f"{len(found.runs)} run{'s' * (len(found.runs) != 1)}, {len(page) / 1e6:.1f} MB"
+    experiments = f"{_count(len(found.experiments), 'experiment')}, " if found.experiments else ""
+    size = f"{experiments}{_count(len(found.runs), 'run')}, {len(page) / 1e6:.1f} MB"
     console.print(Text(f"written to {printable(str(output))} ({size})"), soft_wrap=True)
     if open_page:
         webbrowser.open(output.resolve().as_uri())
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -26,7 +25,8 @@ from fedseca.errors import InputError, UnknownName, printable
 from fedseca.experiments.catalogue import EXPERIMENTS
 from fedseca.experiments.experiment import PRESETS, OnStep, Request
 from fedseca.experiments.plots import packed, require_matplotlib
-from fedseca.experiments.results import Outcome, ResultTable, Score
+from fedseca.experiments.record import ExperimentRecord
+from fedseca.experiments.results import ResultTable, Score
 from fedseca.experiments.runner import check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes
@@ -101,10 +101,11 @@ def reproduce(
         with _steps() as on_step:
             outcome = experiment.outcome(request, store, data_dir, on_step)
     store.plan(runs)
-    page = make_page(collect([folder], may_be_empty=True), _for_the_page(_command(name, request, only), outcome))
-    files = {**outcome.files, f"{name}.html": page.encode()}
-    for file, content in files.items():
+    record = ExperimentRecord.of(name, _command(name, request, only), outcome)
+    files = [*outcome.files, record.file, f"{name}.html"]
+    for file, content in {**outcome.files, record.file: record.content()}.items():
         write_atomically(folder / file, content)
+    write_atomically(folder / f"{name}.html", make_page(collect([folder])).encode())
     if as_json:
         scores = [
             {"row": s.row, "column": s.column, "values": s.values, "paper": s.paper} for s in outcome.table.scores
@@ -156,41 +157,6 @@ def _command(name: str, request: Request, only: str | None) -> str:
     changes = "".join(f" --{field} {value}" for field, value in request.changes.items())
     rows = "" if only is None else f" --only {only}"
     return f"fedseca reproduce {name} --preset {request.preset}{seeds}{changes}{rows}"
-
-
-def _for_the_page(command: str, outcome: Outcome) -> dict[str, Any]:
-    """The experiment as plain data."""
-    table = outcome.table
-    return {
-        "title": table.title,
-        "setting": " · ".join(table.setting),
-        "command": command,
-        "metric": table.metric,
-        "row_name": table.row_name,
-        "column_name": table.column_name,
-        "rows": table.rows,
-        "columns": table.columns,
-        "coloured": table.coloured,
-        "paper_setting": table.paper_setting,
-        "cells": [
-            {
-                "row": score.row,
-                "column": score.column,
-                "mean": score.mean,
-                "std": score.std,
-                "count": score.count,
-                "paper": score.paper,
-                "runs": score.runs,
-            }
-            for score in table.scores
-        ],
-        # The page draws a table of scores and the courses of its runs itself.
-        "figures": [
-            {"name": file, "text": f"{table.title}: {file}", "png": base64.b64encode(content).decode()}
-            for file, content in outcome.files.items()
-            if file.endswith(".png") and not table.coloured
-        ],
-    }
 
 
 def _heading(table: ResultTable) -> Text:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -14,11 +14,25 @@ import torch
 from fedseca.aggregators import AGGREGATORS
 from fedseca.attacks import ATTACKS
 from fedseca.data import DATASETS, PARTITIONS
-from fedseca.declare import Declared, param
+from fedseca.declare import Declared, Hyperparameter, param
 from fedseca.errors import ParameterError
 from fedseca.layout import BufferPolicy
 from fedseca.models import MODELS
-from fedseca.parts import Grammar, table
+from fedseca.parts import Grammar, flat, table
+
+
+class Difference(NamedTuple):
+    """A setting that is not the default."""
+
+    path: str
+    """`clients`, `aggregator.clamp`, `aggregator.nnm.num_byzantine`."""
+    value: Any
+    default: Any
+    help: str
+
+
+_TOLD = "num_byzantine"
+"""What a scenario tells its rule, unless it is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +102,23 @@ class Scenario(Declared):
         """For people, and unique: `digits-fedseca-ipm-0f3a…`."""
         return f"{self.dataset.name}-{self.aggregator.name}-{self.attack.name}-{self.id}"
 
+    def differences(self) -> list[Difference]:
+        """In what it is not the default scenario, nor its parts what their names alone stand for."""
+        found = []
+        for path, value in flat(self).items():
+            declared = self._declared_at(path)
+            # A rule that is not told how many are Byzantine is told the true number.
+            informed = path.startswith("aggregator.") and declared.name == _TOLD
+            default = self.byzantine if informed else declared.default
+            if value != default:
+                found.append(Difference(path, value, default, declared.help))
+        return found
+
+    def _declared_at(self, path: str) -> Hyperparameter:
+        field, _, inner = path.partition(".")
+        part: Declared = getattr(self, field)
+        return part.declared(inner) if inner else self.declared(field)
+
     @property
     def asked(self) -> int:
         """How many clients are asked in each round."""
@@ -119,5 +150,5 @@ def _informed(rule: Any, byzantine: int) -> Any:
     if not isinstance(rule, str | Mapping):
         return rule
     given = table(rule, Scenario.declared("aggregator").default)
-    asks = isinstance(given["name"], str) and "num_byzantine" in AGGREGATORS.hyperparameters(given["name"])
-    return {"num_byzantine": byzantine, **given} if asks else given
+    asks = isinstance(given["name"], str) and _TOLD in AGGREGATORS.hyperparameters(given["name"])
+    return {_TOLD: byzantine, **given} if asks else given

@@ -16,7 +16,7 @@ function clientTable(clients) {
     { label: "left out", number: true, value: (row) => row.left_out }, { label: "suspect", number: true, value: (row) => row.suspect },
     { label: "mean weight", number: true, value: (row) => percent(row.weight) },
     { label: "last reason", class: "reason", value: (row) => row.last_reason },
-  ], clients);
+  ], clients, { class: "named" });
 }
 
 // A window on the rounds: as many as the screen has room for, or as few as one wants to see; a slider moves it.
@@ -44,6 +44,7 @@ function showMap(data) {
   move();
   const texts = data.map.map((course, k) => data.rounds.map((column, i) => words(data, data.clients[k], course, column, i)));
   byId("map").setAttribute("aria-label", `Map of ${plural(data.clients.length, "client")} by ${plural(all, "round")}; the table above has its sums`);
+  byId("map-title").after(saving(byId("map-title").textContent, byId("map")));
   draw(byId("map"), () => mapOf(data, texts, first, Number(size.value)));
 }
 
@@ -64,8 +65,8 @@ function mapOf(data, texts, first, count) {
     layout: {
       height: Math.max(names.length * each + (runs.length ? 90 : 70), 230), margin: { l: 44, r: 12, t: runs.length ? 32 : 12, b: 44 },
       hoverlabel: { align: "left" },
-      xaxis: axis({ ...ticks(columns, cell), range: [-0.5, count - 0.5], showgrid: false, title: { text: "round" } }),
-      yaxis: axis({ tickvals: names.map((_, k) => k), ticktext: names.map(plain), autorange: "reversed", showgrid: false, tickfont: { size: each > 20 ? 12 : 10 } }),
+      xaxis: xAxis({ ...ticks(columns, cell), range: [-0.5, count - 0.5], showgrid: false, title: { text: "round" } }),
+      yaxis: yAxis({ tickvals: names.map((_, k) => k), ticktext: names.map(plain), autorange: "reversed", showgrid: false, tickfont: { size: each > 20 ? 12 : 10 } }),
       shapes: runs.map(([i]) => ({ type: "line", x0: i - 0.5, x1: i - 0.5, yref: "paper", y0: 0, y1: 1.02, line: { color: colour("ink"), width: 1 } })),
       annotations: runs.map(([i, run], k) => ({ text: plain(fitting(`run ${run}`, cell * ((k + 1 < runs.length ? runs[k + 1][0] : count) - i))),
         x: i - 0.5, xanchor: "left", yref: "paper", y: 1, yanchor: "bottom", showarrow: false })),
@@ -109,7 +110,7 @@ function start() {
   byId("summary").textContent = data.summary;
   byId("source").textContent = data.source;
   byId("made-by").textContent = `Made by ${data.made_by}.`;
-  byId("clients").replaceChildren(clientTable(data.clients));
+  fill(byId("clients"), clientTable(data.clients));
   byId("by-round").hidden = !data.clients.length;
   if (data.clients.length) showMap(data);
   byId("legend").replaceChildren(...legend());
@@ -119,7 +120,7 @@ function start() {
   }
   const voids = data.rounds.filter((round) => round.void !== null).reverse();
   byId("voids").hidden = !voids.length;
-  byId("voids-table").replaceChildren(table([
+  fill(byId("voids-table"), table([
     { label: "round", class: "lines", show: (round) => lines(round.name) }, { label: "why", class: "reason", value: (round) => round.void },
   ], voids));
   document.documentElement.dataset.ready = "true";

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedseca.errors import FedsecaError, InputError, printable
+from fedseca.experiments.record import read_record, record_files
 from fedseca.experiments.store import Store
 from fedseca.federation import Scenario, read_history
 from fedseca.federation.folder import CONFIG, LINES, RESULT
 from fedseca.report.compact import LONGEST, compact, thinned
+from fedseca.report.experiment import experiment_data
 
 _MOST_ENTRIES = 200_000
 """Of all matrices of pairs on a page: about 1.4 MB."""
@@ -56,6 +58,7 @@ class Collection:
     """What a page shows."""
 
     runs: list[dict[str, Any]] = field(default_factory=list)
+    experiments: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
     @property
@@ -73,8 +76,8 @@ class Collection:
         return list(dict.fromkeys(key[0] for key, found in values.items() if len(found) > 1))
 
 
-def collect(folders: Sequence[Path], *, may_be_empty: bool = False) -> Collection:
-    """All runs in these folders and below them, each once; that there is none is an error unless there may be."""
+def collect(folders: Sequence[Path]) -> Collection:
+    """All experiments and runs in these folders and below them, each once; that there is none is an error."""
     found = Collection()
     seen: dict[Path, str] = {}
     runs: set[Path] = set()
@@ -87,10 +90,12 @@ def collect(folders: Sequence[Path], *, may_be_empty: bool = False) -> Collectio
             if _RUN_FILES & files:
                 runs.add(folder)
                 _add(found, folder, name)
+            for file in record_files(files):
+                _add_experiment(found, folder, name, file)
     for folder, name in seen.items():
         _add_missing_cells(found, folder, name, runs)
     _leave_out_copies(found)
-    if not found.runs and not may_be_empty:
+    if not found.runs and not found.experiments:
         why = f"; left out: {found.left_out[0].folder} ({found.left_out[0].reason})" if found.left_out else ""
         raise InputError(f"no run to show in {', '.join(map(str, folders))}{why}")
     _thin_pairs(found.runs)
@@ -134,6 +139,20 @@ def _add(found: Collection, folder: Path, name: str) -> None:
         found.runs.append({"folder": name, **compact(history, result)})
     except _UNREADABLE as problem:
         found.left_out.append(LeftOut(name, _reason(problem, folder)))
+
+
+def _add_experiment(found: Collection, folder: Path, name: str, file: str) -> None:
+    of_file = printable(f"{name}/{file}", LONGEST)
+    try:
+        shown = experiment_data(read_record(folder / file), folder, name)
+    except _UNREADABLE as problem:
+        found.left_out.append(LeftOut(of_file, _reason(problem, folder)))
+        return
+    same = next((each for each in found.experiments if {**each, "folder": name} == shown), None)
+    if same is None:
+        found.experiments.append(shown)
+    else:
+        found.left_out.append(LeftOut(of_file, f"the same experiment as in {same['folder']}", is_copy=True))
 
 
 def _reason(problem: Exception, folder: Path) -> str:

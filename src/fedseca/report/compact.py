@@ -16,6 +16,7 @@ from fedseca.declare import Diagnostic
 from fedseca.errors import printable
 from fedseca.federation import History
 from fedseca.federation.history import Record
+from fedseca.federation.scenario import Difference
 from fedseca.parts import flat
 from fedseca.server import NORM, diagnostics_of
 
@@ -26,6 +27,7 @@ _MOST_REASONS = 10
 _STATUS = {"left out": "r", "suspect": "s", "used": "a", "round void": "a"}
 """A letter for each verdict of a client that answered."""
 _ABSENT = "-"
+_IN_THE_TITLE = ("dataset", "aggregator", "attack", "seed")
 
 
 def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
         "finished": result is not None,
         "version": _version(result),
         "config": flat(scenario),
+        "differs": [_difference(each) for each in scenario.differences() if each.path not in _IN_THE_TITLE],
         "score": number(history.f1_last5),
         "rounds": len(rounds),
         "f1": [number(record["f1"]) for record in rounds],
@@ -57,6 +60,11 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
         "pairs": None if pairs is None else _pairs(history, pairs),
         "thinned": [],
     }
+
+
+def _difference(each: Difference) -> list[Any]:
+    """(setting, value, default, help) of a setting that is not the default."""
+    return [each.path, each.value, each.default, text(each.help)]
 
 
 def number(value: Any) -> float | int | None:
@@ -156,7 +164,9 @@ def _pairs(history: History, declared: Diagnostic) -> dict[str, Any] | None:
             rounds.append(record["round"])
             matrices.append(matrix)
     heading = f"{declared.help.capitalize()} ({declared.heading})"
-    return {"heading": text(heading), "rounds": rounds, "matrices": matrices} if rounds else None
+    if not rounds:
+        return None
+    return {"heading": text(heading), "note": text(declared.note), "rounds": rounds, "matrices": matrices}
 
 
 def _matrix(record: Record, place: Mapping[str, int], name: str) -> list[float | int | None] | None:

@@ -21,12 +21,41 @@ const score = (value) => (value === null || value === undefined ? "–" : value.
 const short = (value, digits = 4) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
 const said = (value) => (value === null || value === undefined ? "–" : String(value));
 
+// A setting as one would write it on the command line.
+const assigned = (name, value) => `${name}=${value === null ? "none" : value}`;
+
 // Names before numbers in their order; numbers by size.
 function inOrder(a, b) {
   if (typeof a === "number" && typeof b === "number") return a - b;
   if (a === null || b === null) return (a === null) - (b === null);
   return String(a).localeCompare(String(b), "en", { numeric: true });
 }
+
+// Puts a table into its box. Where it is wider than that, a line above says so and its right edge fades: on a phone
+// nothing else would, for a scrollbar shows itself only while one scrolls.
+function fill(box, content) {
+  box.replaceChildren(content);
+  if (!box.hint) {
+    box.hint = element("p", { class: "sideways", hidden: true }, "There is more to the right: scroll sideways →");
+    box.before(box.hint);
+    box.addEventListener("scroll", () => measure(box), { passive: true });
+    widths.observe(box);
+  }
+  widths.observe(content);
+}
+
+function measure(box) {
+  const hidden = box.scrollWidth - box.clientWidth;
+  box.hint.hidden = hidden <= 1;
+  const goesOn = hidden - box.scrollLeft > 1;
+  box.classList.toggle("goes-on", goesOn);
+  box.hint.style.visibility = goesOn ? "" : "hidden"; // so that nothing moves
+}
+
+const widths = new ResizeObserver((entries) => {
+  const boxes = new Set(entries.map(({ target }) => (target.hint ? target : target.parentElement)));
+  for (const box of boxes) if (box && box.hint) measure(box);
+});
 
 function table(columns, rows, attributes) {
   const head = element("tr", {}, ...columns.map((c) => element("th", { scope: "col", class: c.number && "number", title: c.help }, c.label)));

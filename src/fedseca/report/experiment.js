@@ -1,12 +1,26 @@
-// A table or figure of the paper, made again: our numbers over the paper's, and the pictures.
+// Tables and figures of the paper, made again: our numbers over the paper's, and the pictures.
 
 const SHARES = ["f1", "accuracy"];
 const words = (name) => (name === "f1" ? "F1" : name.replaceAll("_", " "));
 
-function showExperiment(experiment, data) {
-  const runs = new Map(data.runs.map((run) => [run.id, run]));
+function showExperiments(data) {
+  byId("experiments").replaceChildren(...data.experiments.map((experiment, index) => experimentSection(experiment, index, data)));
+  byId("experiments").hidden = false;
+  if (data.experiments.length === 1) document.title = `${data.experiments[0].title} · fedseca report`;
+}
+
+// The runs of a cell: of those with the same config, the one in the experiment's own folder.
+function runsOf(cell, experiment, runs) {
+  return cell.runs.flatMap((id) => {
+    const same = runs.filter((run) => run.id === id);
+    return same.find((run) => run.folder.startsWith(`${experiment.folder}/`)) || same[0] || [];
+  });
+}
+
+function experimentSection(experiment, index, data) {
   const cells = new Map(experiment.cells.map((cell) => [JSON.stringify([cell.row, cell.column]), cell]));
   const most = Math.max(0, ...experiment.cells.map((cell) => cell.count));
+  const hasPaper = experiment.cells.some((cell) => cell.paper !== null);
   // Of a share the digits that matter; of anything else, from a millionth to millions, the first ones.
   const show = (value, digits = 3) => (SHARES.includes(experiment.metric) ? value.toFixed(2) : short(value, digits));
   const kindOf = (name) => {
@@ -17,7 +31,7 @@ function showExperiment(experiment, data) {
 
   function tile(cell) {
     if (!cell) return element("td", {}, element("span", {}, "–"));
-    const opened = cell.runs.filter((id) => runs.has(id)).map((id) => runs.get(id));
+    const opened = runsOf(cell, experiment, data.runs);
     const label = spoken(cell, opened.length);
     const inner = [part(cell.mean, ours, "ours", spread(cell)), ...(cell.paper === null ? [] : [part(cell.paper, theirs, "paper", "")])];
     if (!opened.length) return element("td", { title: label, "aria-label": label }, element("div", { class: "tile" }, ...inner));
@@ -52,26 +66,33 @@ function showExperiment(experiment, data) {
   const head = element("tr", {}, element("th", { scope: "col" }, words(experiment.row_name)), ...columns.map((column) => element("th", { scope: "col" }, column)));
   const body = rows.map((row) => element("tr", {}, element("th", { scope: "row" }, row),
     ...columns.map((column) => tile(cells.get(JSON.stringify([row, column]))))));
-  byId("experiment-title").textContent = experiment.title;
-  byId("experiment-command").replaceChildren(element("code", {}, experiment.command));
-  byId("experiment-hint").textContent = explained(experiment, most);
-  byId("experiment-table").replaceChildren(element("table", { class: "heat tiles" }, element("thead", {}, head), element("tbody", {}, ...body)));
-  if (experiment.coloured) {
-    const which = experiment.cells.some((cell) => cell.paper !== null) ? "of the best in the table, ours and the paper's each of its own" : "of the best in the table";
-    byId("experiment-legend").replaceChildren(...legend(data.limits, "", which));
-  }
-  byId("experiment-figures").replaceChildren(...experiment.figures.map((figure) => element("figure", {},
-    element("img", { src: `data:image/png;base64,${figure.png}`, alt: figure.text, loading: "lazy" }),
-    element("figcaption", {}, figure.name))));
-  document.title = `${experiment.title} · fedseca report`;
-  byId("experiment").hidden = false;
+  const title = `experiment-${index}`;
+  const box = element("div", { class: "wide", role: "region", "aria-labelledby": title, tabindex: "0" });
+  const which = hasPaper ? "of the best in the table, ours and the paper's each of its own" : "of the best in the table";
+  const section = element("section", { class: "experiment", "aria-labelledby": title },
+    element("h2", { id: title }, experiment.title),
+    element("p", {}, element("code", {}, experiment.command)),
+    element("p", { class: "hint" }, explained(experiment, most, hasPaper)),
+    box,
+    element("ul", { class: "legend" }, ...(experiment.coloured ? legend(data.limits, "", which) : [])),
+    ...experiment.figures.map(pictured));
+  fill(box, element("table", { class: "heat tiles" }, element("thead", {}, head), element("tbody", {}, ...body)));
+  return section;
 }
 
-function explained(experiment, most) {
+// As wide as can be read: on a phone it scrolls in its box.
+function pictured(figure) {
+  const box = element("div", { class: "wide", role: "region", "aria-label": figure.name, tabindex: "0" });
+  const made = element("figure", {}, box, element("figcaption", {}, figure.name));
+  fill(box, element("img", { src: `data:image/png;base64,${figure.png}`, alt: figure.text, loading: "lazy" }));
+  return made;
+}
+
+function explained(experiment, most, hasPaper) {
   const { cells } = experiment;
   const parts = [`${experiment.setting ? `${experiment.setting}. ` : ""}${words(experiment.metric)} by ${words(experiment.row_name)} and ${words(experiment.column_name)}`];
   if (most > 1) parts.push(`mean ± standard deviation of ${most} values`);
-  if (cells.some((cell) => cell.paper !== null)) parts.push(`below it, smaller, the paper's (${experiment.paper_setting})`);
+  if (hasPaper) parts.push(`below it, smaller, the paper's (${experiment.paper_setting})`);
   const fewer = cells.some((cell) => cell.count < most) ? ` Some cells have fewer values yet.` : "";
   return `${parts.join("; ")}.${fewer}${cells.some((cell) => cell.runs.length) ? " A cell opens its run below." : ""}`;
 }

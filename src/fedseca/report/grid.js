@@ -6,19 +6,25 @@ const VERDICTS = {
 };
 const NAMES = new Map([["dataset", "data set"], ["aggregator", "rule"], ["attack", "attack"], ["seed", "seed"]]);
 
+// Settings that differ between runs of the same rule, attack and data: each has a filter, unless there are too many.
+const MOST_FILTERS = 3;
+const MOST_PANELS = 30;
+
 function showGrid(data) {
-  const plan = panelsOf(data);
+  const settings = data.varied.filter((name) => !NAMES.has(name));
+  const plans = plansOf(data, settings);
+  let plan = plans[0];
   const best = new Map();
   for (const run of data.runs) best.set(run.config.dataset, Math.max(best.get(run.config.dataset) || 0, run.score));
-  const filters = makeFilters(data, () => update());
+  const filters = makeFilters(data, settings, () => update());
   const order = { column: 0, down: false };
-  const columns = runColumns(data);
+  const columns = runColumns(settings);
   let shown = [];
 
   function update() {
     shown = data.runs.filter((run) => filters.every((filter) => filter(run)));
     byId("shown").textContent = `${shown.length} of ${plural(data.runs.length, "run")} chosen` + (shown.length ? "" : ": choose at least one value in each group");
-    if (!data.experiment) byId("scores").replaceChildren(heatMap(shown, best, data));
+    if (!byId("by-rule").hidden) fill(byId("scores"), heatMap(shown, best, settings, data));
     redraw(byId("courses"));
     showTable();
   }
@@ -28,7 +34,7 @@ function showGrid(data) {
     shown.sort((a, b) => (order.down ? -1 : 1) * inOrder(value(a), value(b)) || inOrder(a.folder, b.folder));
     const body = shown.map((run) => element("tr", { class: "opens", click: () => showRun(run) }, ...columns.map((column) => cell(column, run))));
     const pressed = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.sort : undefined;
-    byId("runs").replaceChildren(element("table", {}, sortable(columns, order, sort), element("tbody", {}, ...body)));
+    fill(byId("runs"), element("table", { class: "named" }, sortable(columns, order, sort), element("tbody", {}, ...body)));
     if (pressed !== undefined) byId("runs").querySelector(`[data-sort="${pressed}"]`).focus();
   }
 
@@ -39,20 +45,43 @@ function showGrid(data) {
   }
 
   byId("grid").hidden = false;
-  byId("by-rule").hidden = Boolean(data.experiment); // whose table says it better
+  byId("by-rule").hidden = !outside(data).length; // the tables of experiments say it better
+  byId("defaults").hidden = !settings.length;
   byId("legend").replaceChildren(...legend(data.limits, "F1 ", "of the F1 of the best run on the same data"));
   if (data.runs.some((run) => !run.finished)) byId("legend").append(element("li", {}, "* with unfinished runs"));
-  byId("csv").addEventListener("click", () => download("runs.csv", csv(columns, shown)));
+  byId("csv").addEventListener("click", () => download("runs.csv", csv([...columns, ...settings.map(setting)], shown)));
   drawn.set(byId("courses"), () => courses(plan, shown));
+  byId("courses-title").after(saving(byId("courses-title").textContent, byId("courses")));
+  if (plans.length > 1) {
+    const select = element("select", { id: "plan", change: () => {
+      plan = plans[select.selectedIndex];
+      redraw(byId("courses"));
+    } }, ...plans.map((each) => element("option", {}, each.name)));
+    byId("courses-controls").append(element("label", { for: "plan" }, "Panels by"), select);
+    byId("courses-controls").hidden = false;
+  }
   update();
+}
+
+// The runs that stand in no cell of an experiment.
+function outside({ runs, experiments }) {
+  const inside = new Set(experiments.flatMap((experiment) => experiment.cells.flatMap((cell) => cell.runs)));
+  return runs.filter((run) => !inside.has(run.id));
+}
+
+// In which of these settings a run is not what the names alone stand for; without the part they belong to.
+function differing(run, settings, part = "") {
+  return run.differs.filter(([path]) => settings.includes(path)).map(([path, value]) => assigned(path.slice(path.startsWith(part) ? part.length : 0), value));
 }
 
 const distinct = (runs, name) => [...new Set(runs.map((run) => run.config[name]))].sort(inOrder);
 
-// A group of checkboxes for the data, the rule, the attack, the seed, and whatever else differs between runs.
-function makeFilters(data, onChange) {
-  const names = [...NAMES.keys(), ...data.varied.filter((name) => !NAMES.has(name))];
+// A group of checkboxes for the data, the rule, the attack, the seed, and whatever else differs between runs: each
+// setting by itself, or where they are many, as in an ablation, all together.
+function makeFilters(data, settings, onChange) {
+  const names = [...NAMES.keys(), ...(settings.length > MOST_FILTERS ? [] : settings)];
   const groups = names.map((name) => [NAMES.get(name) || name, (run) => run.config[name]]);
+  if (settings.length > MOST_FILTERS) groups.push(["settings", settingsColumn(settings).value]);
   groups.push(["state", (run) => (run.finished ? "finished" : "unfinished")]);
   // A run that has no such setting (the hyperparameter of another rule) is not touched by its filter.
   const valuesOf = (valueOf) => [...new Set(data.runs.map(valueOf).filter((value) => value !== undefined))].sort(inOrder);
@@ -94,14 +123,18 @@ function legend(limits, what, share) {
 }
 
 // A row is a rule, a column an attack, each with the settings in which runs differ: a cell holds what differs in the seed only.
-function heatMap(runs, best, { runs: all, varied, limits }) {
+function placing(all, settings) {
   const ofAttack = (name) => name.startsWith("attack.");
-  const settings = varied.filter((name) => !NAMES.has(name));
-  const label = (run, first, names) => [...first.map((name) => run.config[name]),
-    ...names.filter((name) => run.config[name] !== undefined).map((name) => `${name} ${said(run.config[name])}`)].join(" · ");
+  const label = (run, first, names, part) => [...first.map((name) => run.config[name]), ...differing(run, names, part)].join(" · ");
   const down = distinct(all, "dataset").length > 1 ? ["aggregator", "dataset"] : ["aggregator"];
-  const rowOf = (run) => label(run, down, settings.filter((name) => !ofAttack(name)));
-  const columnOf = (run) => label(run, ["attack"], settings.filter(ofAttack));
+  return {
+    rowOf: (run) => label(run, down, settings.filter((name) => !ofAttack(name)), "aggregator."),
+    columnOf: (run) => label(run, ["attack"], settings.filter(ofAttack), "attack."),
+  };
+}
+
+function heatMap(runs, best, settings, { runs: all, limits }) {
+  const { rowOf, columnOf } = placing(all, settings);
   const [rows, columns] = [rowOf, columnOf].map((of) => [...new Set(runs.map(of))].sort(inOrder));
   const cells = new Map();
   for (const run of runs) {
@@ -128,15 +161,21 @@ function heatCell(runs, best, limits, row, column) {
   return element("td", {}, button);
 }
 
-// Where the course of a run is drawn: a panel for each rule, a line in the colour of its attack; or, of an experiment,
-// a panel for each row of its table and the colour of its column. A run may stand in several of its cells.
-function panelsOf({ runs, experiment }) {
-  if (!experiment || !experiment.coloured) { // whose rows may be other things than groups of runs
-    return { panels: distinct(runs, "aggregator"), kinds: distinct(runs, "attack"),
-      lines: (shown) => shown.map((run) => ({ run, panel: run.config.aggregator, kind: run.config.attack })) };
-  }
-  return { panels: experiment.rows, kinds: experiment.columns, lines: (shown) => experiment.cells.flatMap((cell) =>
-    shown.filter((run) => cell.runs.includes(run.id)).map((run) => ({ run, panel: cell.row, kind: cell.column }))) };
+// Where the course of a run is drawn: of an experiment a panel for each row of its table, the colour being that of the
+// column (a run may stand in several of its cells); of other runs a panel for each rule and the colour of the attack.
+function plansOf(data, settings) {
+  const plans = data.experiments.filter((each) => each.coloured) // else its rows may be other things than groups of runs
+    .map((each) => ({ name: each.title, panels: each.rows, kinds: each.columns, lines: (shown) => each.cells.flatMap((cell) =>
+      runsOf(cell, each, shown).map((run) => ({ run, panel: cell.row, kind: cell.column }))) }));
+  return plans.length && !outside(data).length ? plans : [...plans, planByRule(data.runs, settings)];
+}
+
+function planByRule(runs, settings) {
+  const by = placing(runs, settings);
+  const of = (places) => [...new Set(runs.map(places))].sort(inOrder);
+  const rowOf = of(by.rowOf).length > MOST_PANELS ? (run) => run.config.aggregator : by.rowOf;
+  return { name: "rule and attack", panels: of(rowOf), kinds: of(by.columnOf),
+    lines: (shown) => shown.map((run) => ({ run, panel: rowOf(run), kind: by.columnOf(run) })) };
 }
 
 function courses(plan, runs) {
@@ -159,9 +198,10 @@ function courses(plan, runs) {
     const left = column / across, right = (column + 1) / across - (across > 1 ? (narrow ? 0.08 : 0.03) : 0);
     const high = 1 - (row * panel + 24) / inner, low = 1 - ((row + 1) * panel - 24) / inner;
     const lowest = index + across >= panels.length;
-    layout[`xaxis${suffix}`] = axis({ domain: [left, right], anchor: `y${suffix}`, automargin: false, nticks: narrow ? 3 : 5, title: lowest ? { text: "round", standoff: 4 } : undefined });
-    layout[`yaxis${suffix}`] = axis({ domain: [low, high], anchor: `x${suffix}`, automargin: false, range: [0, 1.02], tickvals: [0, 0.5, 1] });
-    layout.annotations.push({ text: `<b>${plain(name)}</b>`, font: { size: narrow ? 10 : 12 }, xref: "paper", yref: "paper", x: left, y: high, xanchor: "left", yanchor: "bottom", showarrow: false });
+    layout[`xaxis${suffix}`] = xAxis({ domain: [left, right], anchor: `y${suffix}`, automargin: false, nticks: narrow ? 3 : 5, title: lowest ? { text: "round", standoff: 4 } : undefined });
+    layout[`yaxis${suffix}`] = yAxis({ domain: [low, high], anchor: `x${suffix}`, automargin: false, range: [0, 1.02], tickvals: [0, 0.5, 1] });
+    const room = Math.floor(((right - left) * (width - 44)) / (narrow ? 6 : 7.2)); // in letters
+    layout.annotations.push({ text: `<b>${plain(cut(name, room))}</b>`, hovertext: plain(name), font: { size: narrow ? 10 : 12 }, xref: "paper", yref: "paper", x: left, y: high, xanchor: "left", yanchor: "bottom", showarrow: false });
   });
   const named = new Set();
   const traces = lines.map(({ run, panel: name, kind }) => {
@@ -171,20 +211,23 @@ function courses(plan, runs) {
     return { x: rounds(run), y: run.f1, name: plain(kind), legendgroup: kind, legendrank: at, showlegend: first, mode: run.rounds < 2 ? "markers" : "lines",
       xaxis: `x${panelAt ? panelAt + 1 : ""}`, yaxis: `y${panelAt ? panelAt + 1 : ""}`,
       line: { color: LINES[at % LINES.length], dash: DASHES[Math.floor(at / LINES.length) % DASHES.length], width: 1.5 },
-      hovertemplate: `${plain(kind)}, ${plain(run.config.dataset)}, seed ${run.config.seed}<br>round %{x}: %{y:.3f}<extra></extra>` };
+      hovertemplate: `${plain(name)}<br>${plain(kind)}, ${plain(run.config.dataset)}, seed ${run.config.seed}<br>round %{x}: %{y:.3f}<extra></extra>` };
   });
   return { traces, layout };
 }
 
-function runColumns(data) {
-  const setting = (name) => ({ label: NAMES.get(name) || name, value: (run) => (run.config[name] === undefined ? null : run.config[name]) });
+const cut = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text);
+const setting = (name) => ({ label: NAMES.get(name) || name, value: (run) => (run.config[name] === undefined ? null : run.config[name]) });
+const settingsColumn = (settings) => ({ label: "settings", class: "settings", value: (run) => differing(run, settings, "aggregator.").join(", ") || "default" });
+
+function runColumns(settings) {
   const open = (run) => element("button", { type: "button", click: (event) => {
     event.stopPropagation();
     showRun(run);
   }, "aria-label": `Open ${runTitle(run)}` }, run.config.aggregator);
   return [
-    { ...setting("aggregator"), show: open }, setting("attack"), setting("dataset"), { ...setting("seed"), number: true },
-    ...data.varied.filter((name) => !NAMES.has(name)).map(setting),
+    { ...setting("aggregator"), show: open }, ...(settings.length ? [settingsColumn(settings)] : []),
+    setting("attack"), setting("dataset"), { ...setting("seed"), number: true },
     { label: "F1", number: true, value: (run) => run.score, show: (run) => score(run.score) },
     { label: "accuracy", number: true, value: lastAccuracy, show: (run) => score(lastAccuracy(run)) },
     { label: "rounds done", number: true, value: (run) => run.rounds },

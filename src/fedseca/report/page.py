@@ -17,22 +17,17 @@ from typing import Any
 from fedseca.errors import MissingDependency
 from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE
 from fedseca.report.collect import Collection
-from fedseca.report.compact import number
 from fedseca.version import __version__
 
 _PROGRAM = ("elements.js", "plots.js", "run.js", "grid.js", "experiment.js", "page.js")
 """In the order in which they need each other."""
 
 
-def make_page(collection: Collection, experiment: Mapping[str, Any] | None = None) -> str:
-    """HTML that opens from a file, without a network.
-
-    `experiment` is a table of the paper made again, as `fedseca reproduce` describes it; it stands above the runs, and
-    there may be none.
-    """
+def make_page(collection: Collection) -> str:
+    """HTML that opens from a file, without a network. Experiments stand above the runs."""
     data = {
         "made_by": f"fedseca {__version__}",
-        "experiment": experiment and _finite(experiment),
+        "experiments": collection.experiments,
         "runs": collection.runs,
         "varied": collection.varied(),
         "versions": collection.versions,
@@ -58,14 +53,6 @@ def assemble(template: str, styles: Sequence[str], program: Sequence[str], data:
         name, _, after = piece.partition("}}")
         pieces += [slots[name], after]
     return "".join(pieces)
-
-
-def _finite(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no NaN: what could not be measured is a gap."""
-    cells = [
-        {**cell, **{name: number(cell[name]) for name in ("mean", "std", "paper")}} for cell in experiment["cells"]
-    ]
-    return {**experiment, "cells": cells}
 
 
 def _part(name: str) -> str:

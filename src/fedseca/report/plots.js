@@ -1,7 +1,8 @@
 // Plots in the colours of the page, drawn when they come near the window, and again when those or the width change.
 
 const drawn = new Map();
-const SETTINGS = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]] };
+// Plotly's own bar of buttons lies over the plots and is out of reach of keys: a button beside each title does its work.
+const SETTINGS = { responsive: true, displayModeBar: false };
 const LINES = ["#3b82d6", "#e6892e", "#7b61d1", "#17a2a2", "#d6579b", "#8a9a2a", "#a0673c", "#5a7fa0", "#c04848", "#3f9f5f"];
 const DASHES = ["solid", "dash", "dot"];
 
@@ -10,9 +11,10 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 const rounds = (run) => run.f1.map((_, index) => index + 1);
 
-function axis(extra) {
-  return { gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: true, ...extra };
-}
+// Each makes room on its own side only: on all sides, two of them can push each other back and forth without end.
+const axis = (automargin, extra) => ({ gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin, ...extra });
+const xAxis = (extra) => axis("bottom", extra);
+const yAxis = (extra) => axis("left", extra);
 
 function draw(place, make) {
   drawn.set(place, make);
@@ -42,11 +44,23 @@ function paint(place) {
   if (!window.Plotly) document.head.append(element("script", {}, byId("plotly").textContent));
   const { traces, layout } = drawn.get(place)();
   Plotly.react(place, traces, {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false,
+    paper_bgcolor: background(place), plot_bgcolor: "rgba(0,0,0,0)", dragmode: false,
     font: { color: colour("ink"), family: "system-ui, sans-serif", size: 12 },
-    margin: { l: 44, r: 12, t: 12, b: 40 }, hovermode: "closest",
+    margin: { l: 44, r: 16, t: 12, b: 40 }, hovermode: "closest",
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...layout,
   }, SETTINGS);
+}
+
+// Of the page, so that a saved picture can be read wherever it is put.
+const background = (place) => colour(place.closest(".card") ? "card" : "paper");
+
+function saving(title, place) {
+  const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+  const save = () => {
+    paint(place);
+    Plotly.downloadImage(place, { format: "png", filename: name, width: place.clientWidth, height: place.clientHeight, scale: 2 });
+  };
+  return element("button", { type: "button", class: "quiet", "aria-label": `Save as PNG: ${title}`, click: save }, "Save as PNG");
 }
 
 // All that is near the window is drawn.

@@ -5,14 +5,18 @@ const truth = (run, k) => element("span", { class: run.byzantine[k] ? "byzantine
 
 function runTitle(run) {
   const c = run.config;
-  return `${c.aggregator} under ${c.attack} on ${c.dataset}, seed ${c.seed}`;
+  const named = (part) => {
+    const settings = run.differs.filter(([path]) => path.startsWith(`${part}.`)).map(([path, value]) => assigned(path.slice(part.length + 1), value));
+    return c[part] + (settings.length ? ` (${settings.join(", ")})` : "");
+  };
+  return `${named("aggregator")} under ${named("attack")} on ${named("dataset")}, seed ${c.seed}`;
 }
 
 // `others` are the runs of the same cell of the heat map.
 function showRun(run, others = [run], focus = true) {
   const place = byId("run");
   const title = element("h2", { tabindex: "-1" }, runTitle(run));
-  place.replaceChildren(title, ...choice(run, others), facts(run), ...troubles(run), ...thinned(run),
+  place.replaceChildren(title, ...choice(run, others), facts(run), differences(run), ...troubles(run), ...thinned(run),
     element("div", { class: "columns" }, ...plots(run)), ...tables(run));
   place.dataset.run = run.folder;
   for (const card of place.querySelectorAll(".card")) if (card.start) card.start();
@@ -40,6 +44,14 @@ function facts(run) {
     fact("fedseca", said(run.version)), fact("folder", run.folder));
 }
 
+// What makes it this run and no other: in an ablation, which part is taken away.
+function differences(run) {
+  if (!run.differs.length) return element("p", { class: "hint", id: "differs" }, "All settings have their defaults.");
+  const entries = run.differs.map(([path, value, usual, help]) => element("li", {},
+    element("code", {}, assigned(path, value)), ` (default ${usual === null ? "none" : usual})`, element("span", { class: "hint" }, `: ${help}`)));
+  return element("div", { id: "differs" }, element("h3", {}, "Not the default"), element("ul", {}, ...entries));
+}
+
 function lastAccuracy(run) {
   const last = known(run.accuracy.slice(-5));
   return last.length ? mean(last) : null;
@@ -56,7 +68,7 @@ function troubles(run) {
 
 function card(title, label, controls, make) {
   const plot = element("div", { class: "plot", role: "img", "aria-label": label });
-  const made = element("figure", { class: "card" }, element("h3", {}, title), ...controls, plot);
+  const made = element("figure", { class: "card" }, element("div", { class: "head" }, element("h3", {}, title), saving(title, plot)), ...controls, plot);
   made.start = () => draw(plot, make);
   made.again = () => redraw(plot);
   return made;
@@ -80,7 +92,7 @@ function courseCard(run) {
   const line = (name, values, dash) => ({ x: rounds(run), y: values, name, mode: "lines", line: { color: colour(dash === "solid" ? "accent" : "faint"), dash, width: 2 } });
   return card("F1 and accuracy", `F1 over ${run.rounds} rounds, at the end ${score(run.f1.at(-1))}`, [], () => ({
     traces: [line("F1", run.f1, "solid"), line("accuracy", run.accuracy, "dot")],
-    layout: { height: 300, xaxis: axis({ title: { text: "round" } }), yaxis: axis({ range: [0, 1.02] }) },
+    layout: { height: 300, xaxis: xAxis({ title: { text: "round" } }), yaxis: yAxis({ range: [0, 1.02] }) },
   }));
 }
 
@@ -89,7 +101,7 @@ function lossCard(run) {
   const wide = values.length > 0 && Math.max(...values) > 100 * Math.min(...values);
   return card("Loss on the test images", `Loss over ${run.rounds} rounds, at the end ${short(run.loss.at(-1))}`, [], () => ({
     traces: [{ x: rounds(run), y: run.loss, name: "loss", mode: "lines", line: { color: colour("accent"), width: 2 } }],
-    layout: { height: 300, xaxis: axis({ title: { text: "round" } }), yaxis: axis(wide ? { type: "log" } : { rangemode: "tozero" }) },
+    layout: { height: 300, xaxis: xAxis({ title: { text: "round" } }), yaxis: yAxis(wide ? { type: "log" } : { rangemode: "tozero" }) },
   }));
 }
 
@@ -109,7 +121,7 @@ function trustCard(run) {
         line: { color: colour(group.toLowerCase()), width: 1.7, dash: run.byzantine[k] ? "dash" : "solid" },
         hovertemplate: `client ${plain(clientName(run, k))}<br>round %{x}: %{y:.4g}<extra></extra>` };
     });
-    return { traces, layout: { height: 330, xaxis: axis({ title: { text: "round" } }), yaxis: axis({ rangemode: "tozero" }) } };
+    return { traces, layout: { height: 330, xaxis: xAxis({ title: { text: "round" } }), yaxis: yAxis({ rangemode: "tozero" }) } };
   });
   return made;
 }
@@ -127,13 +139,14 @@ function pairsCard(run) {
     const few = size <= 12;
     return {
       traces: [{ type: "heatmap", z: rows, x: labels, y: labels, zmin: -1, zmax: 1, xgap: few ? 2 : 0, ygap: few ? 2 : 0,
-        colorscale: [[0, "#c8443c"], [0.5, "#f3f3ee"], [1, "#2c7fb8"]], colorbar: { thickness: 12, outlinewidth: 0 },
+        colorscale: [[0, colour("against")], [0.5, colour("neither")], [1, colour("with")]], colorbar: { thickness: 12, outlinewidth: 0 },
         texttemplate: few ? "%{z:.2f}" : undefined, textfont: { size: 11 },
         hovertemplate: "clients %{y} and %{x}: %{z:.3f}<extra></extra>" }],
-      layout: { height: 360, xaxis: axis({ type: "category", title: { text: "client (B: Byzantine; gap: not admitted)" }, showgrid: false }),
-        yaxis: axis({ type: "category", autorange: "reversed", showgrid: false }) },
+      layout: { height: 360, xaxis: xAxis({ type: "category", title: { text: "client (B: Byzantine; gap: not admitted)" }, showgrid: false }),
+        yaxis: yAxis({ type: "category", autorange: "reversed", showgrid: false }) },
     };
   });
+  if (run.pairs.note) made.append(element("figcaption", {}, run.pairs.note));
   const show = () => {
     output.textContent = `${when[Number(slider.value)]} of ${run.rounds}`;
     slider.setAttribute("aria-valuetext", `round ${when[Number(slider.value)]}`);
@@ -144,8 +157,14 @@ function pairsCard(run) {
 }
 
 function tables(run) {
-  const framed = (id, title, inner) => element("section", { class: "below", "aria-labelledby": id },
-    element("h3", { id }, title), element("div", { class: "wide", role: "region", "aria-labelledby": id, tabindex: "0" }, inner));
+  const framed = (id, title, inner) => element("section", { class: "below", "aria-labelledby": id }, element("h3", { id }, title), boxed(id, inner));
+  const boxed = (id, inner) => {
+    const outer = element("div", {});
+    const box = element("div", { class: "wide", role: "region", "aria-labelledby": id, tabindex: "0" });
+    outer.append(box);
+    fill(box, inner);
+    return outer;
+  };
   const rejections = run.rejected.length
     ? table([
         { label: "client", number: true, value: (row) => row[0] }, { label: "truth", show: (row) => truth(run, row[0]) },
@@ -158,7 +177,7 @@ function tables(run) {
   return [
     framed("clients-title", "The clients, means over the rounds", clientTable(run)),
     framed("rejections-title", "Who was left out, and why", rejections),
-    element("details", { class: "below" }, element("summary", {}, "Config"), element("div", { class: "wide" }, config)),
+    element("details", { class: "below" }, element("summary", { id: "config-title" }, "Config"), boxed("config-title", config)),
   ];
 }
 
@@ -174,5 +193,5 @@ function clientTable(run) {
   for (const [name, means] of Object.entries(run.means)) {
     columns.push({ label: run.headings[name][0], help: run.headings[name][1], number: true, value: (k) => means[k] });
   }
-  return table(columns, run.byzantine.map((_, k) => k), { id: "clients" });
+  return table(columns, run.byzantine.map((_, k) => k), { id: "clients", class: "named" });
 }
