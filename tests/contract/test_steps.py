@@ -28,6 +28,37 @@ def test_the_steps_of_the_design_are_registered():
     assert {"nnm", "bucketing", "clipping", "normalising", "arc", "one_voice", "momentum"} <= set(STEPS)
 
 
+DECLARED = """
+    arc.num_byzantine = 1: integer ≥ 0
+    bucketing.size = 2: integer ≥ 1
+    clipping.factor = 1.0: float > 0
+    momentum.beta = 0.5: float ≥ 0, < 1
+    nnm.num_byzantine = 1: integer ≥ 0
+    one_voice.threshold = 0.9: float ≥ 0, < 1
+"""
+"""A default or a bound that changes is another result, or another error, for everybody who relies on it."""
+NAMES = list(dict.fromkeys(line.split(".")[0].strip() for line in DECLARED.strip().splitlines()))
+
+
+def test_the_defaults_and_bounds_are_those_that_people_rely_on():
+    declared = [
+        f"{name}.{each.name} = {each.default}: {each.allowed}"
+        for name in NAMES
+        for each in STEPS[name].hyperparameters().values()
+    ]
+    assert declared == [line.strip() for line in DECLARED.strip().splitlines()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hyperparameters_are_given_by_name_and_stay(name):
+    made = STEPS[name]()
+    for hyperparameter, value in made.values().items():
+        with pytest.raises(TypeError):
+            STEPS[name](value)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, hyperparameter, value)
+
+
 def test_negative_control_more_outliers_than_the_bound_drag_buckets_on_without_end():
     """Four of ten own most of the five buckets; the bound is two."""
     rule = make_aggregator("cc_randbucket")

@@ -119,6 +119,19 @@ def test_minmax_goes_as_far_as_it_can_against_a_mean():
     assert float((rows[0] - honest.mean(dim=0)).norm()) == pytest.approx(20, abs=1e-3)
 
 
+@pytest.mark.parametrize(("longest", "edge"), [(10.0, 12.0), (4.0, 6.0), (0.5, 2.5)])
+def test_minmax_comes_back_to_the_edge_of_what_a_rule_takes(longest, edge):
+    """The rule drops rows longer than a limit, so 2 − γ is taken up to the edge. The search begins at γ = 10."""
+    honest = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+
+    def probe(rows):
+        return torch.cat([honest, rows[rows.norm(dim=1) <= longest]]).mean(dim=0)
+
+    rows, _ = craft(make_attack("minmax"), honest, byzantine=1, probe=probe)
+    gamma = float(honest.mean() - rows)
+    assert edge - 1e-3 < gamma <= edge
+
+
 @pytest.mark.parametrize("direction", ["unit", "sign", "std"])
 @pytest.mark.parametrize(
     ("name", "gamma"), [("minmax_agnostic", oracle.minmax_agnostic_gamma), ("minsum", oracle.minsum_gamma)]

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from fedseca.audit import Audit, conduct, read_audit, verify
 from fedseca.errors import InputError, MissingDependency, StateError, printable
 from fedseca.flower import RobustStrategy
+from fedseca.flower.messages import CarefulGrid
 from fedseca.server import Server
 
 NODES = [2**63 + 11, 12, 13, 14, 15, 16]
@@ -32,13 +33,13 @@ def in_a_run(monkeypatch):
 class MadeGrid:
     """A grid whose nodes answer what a function says; nothing else is made up."""
 
-    def __init__(self, answer):
-        self.answer, self.asked, self.count = answer, {}, 0
+    def __init__(self, answer, nodes=NODES):
+        self.answer, self.nodes, self.asked, self.count = answer, nodes, {}, 0
         self.extra: list[Message] = []
         self.run = SimpleNamespace(run_id=7)
 
     def get_node_ids(self):
-        return list(NODES)
+        return list(self.nodes)
 
     def push_messages(self, messages):
         ids = []
@@ -81,9 +82,9 @@ def arrays_of(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def play(answer, rounds=1, *, before=BEFORE, extra=(), evaluate_fn=None, fraction_evaluate=0.0, **options):
+def play(answer, rounds=1, *, before=BEFORE, extra=(), nodes=NODES, evaluate_fn=None, fraction_evaluate=0.0, **options):
     strategy = RobustStrategy(fraction_evaluate=fraction_evaluate, **options)
-    grid: Any = MadeGrid(answer)
+    grid: Any = MadeGrid(answer, nodes)
     grid.extra = list(extra)
     result = strategy.start(grid, record(before), num_rounds=rounds, timeout=0.0, evaluate_fn=evaluate_fn)
     return result, strategy
@@ -199,6 +200,30 @@ def test_errors_silence_twins_and_forged_names(tmp_path):
     assert gone == {"13", "15", "16"}, "to be absent is not to be malicious"
 
 
+def questions(*nodes: int) -> list[Message]:
+    return [Message(RecordDict({"arrays": record(BEFORE)}), dst_node_id=node, message_type="train") for node in nodes]
+
+
+def test_an_answer_belongs_to_the_question_that_was_asked():
+    """What comes along with an answer is nobody's: neither an answer to another question, nor one to none."""
+    made = MadeGrid(honest)
+    first, second, third = asked = questions(12, 13, 14)
+
+    def answer(message):
+        others = [reply(other, step(99)) for other in asked if other is not message]
+        return [*others, *([] if message is second else honest(message)), *others]
+
+    made.answer = answer
+    made.extra = questions(1)
+    grid = CarefulGrid(made)  # type: ignore[arg-type]
+    answers = grid.send_and_receive(asked, timeout=0.0)
+    assert [each.metadata.reply_to_message_id for each in answers] == [m.metadata.message_id for m in (first, third)]
+    for message, found in zip((first, third), answers, strict=True):
+        trained = arrays_of(found.content["arrays"])  # type: ignore[arg-type]
+        np.testing.assert_array_equal(trained["bias"], step(message.metadata.dst_node_id)["bias"])
+    assert grid.lost == {13: "none came in time"}
+
+
 def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
     def answer(message):
         broken = {"weight": np.full((3, 4), np.nan), "bias": BEFORE["bias"]}
@@ -217,12 +242,20 @@ def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
     assert {audit[2][str(node)]["verdict"] for node in NODES if node != 12} == {"left out"}
 
 
-@pytest.mark.parametrize(("usable", "fewest", "goes_on"), [(3, None, True), (2, None, False), (2, 2, True)])
-def test_a_minority_of_answers_does_not_decide(usable, fewest, goes_on):
+@pytest.mark.parametrize(
+    ("asked", "usable", "fewest", "goes_on"),
+    [
+        (6, 3, None, True), (6, 2, None, False), (6, 2, 2, True), (6, 1, 1, True), (6, 1, 2, False),
+        (5, 3, None, True), (5, 2, None, False),  # two of five are a minority
+        (3, 2, None, True), (3, 1, None, False), (2, 2, None, True), (2, 1, None, False), (1, 1, None, True),
+    ],
+)  # fmt: skip
+def test_a_minority_of_answers_does_not_decide(asked, usable, fewest, goes_on):
     def answer(message):
         return honest(message) if message.metadata.dst_node_id in NODES[:usable] else []
 
-    result, _ = play(answer, rule="cwmed", min_admitted=fewest)
+    few = {"min_train_nodes": 1, "min_available_nodes": 1}
+    result, _ = play(answer, rule="cwmed", min_admitted=fewest, nodes=NODES[:asked], **few)
     assert result.train_metrics_clientapp[1]["void"] == (not goes_on)
     assert np.array_equal(arrays_of(result.arrays)["bias"], BEFORE["bias"]) != goes_on
 
