@@ -65,7 +65,7 @@ def test_hyperparameters_are_given_by_name_and_stay(name):
     made = ATTACKS[name]()
     for hyperparameter, value in made.values().items():
         with pytest.raises(TypeError):
-            ATTACKS[name](value)
+            ATTACKS[name](value)  # type: ignore[call-arg]
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(made, hyperparameter, value)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import random
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from safetensors.torch import save_file
 from fedseca.audit import Audit, conduct, read_audit, verify
 from fedseca.errors import InputError, MissingDependency, StateError, printable
 from fedseca.flower import RobustStrategy
-from fedseca.flower.messages import CarefulGrid
+from fedseca.flower.messages import CarefulGrid, drawing, wait_for_nodes
 from fedseca.server import Server
 
 NODES = [2**63 + 11, 12, 13, 14, 15, 16]
@@ -222,6 +223,133 @@ def test_an_answer_belongs_to_the_question_that_was_asked():
         trained = arrays_of(found.content["arrays"])  # type: ignore[arg-type]
         np.testing.assert_array_equal(trained["bias"], step(message.metadata.dst_node_id)["bias"])
     assert grid.lost == {13: "none came in time"}
+
+
+class Clock:
+    """In the place of the module time: to sleep is to move its hands."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 100.0, []  # type: ignore[var-annotated]
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+def test_it_looks_often_at_first_and_then_every_three_seconds_until_the_deadline(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("fedseca.flower.messages.time", clock)
+    grid = CarefulGrid(MadeGrid(lambda message: []))  # type: ignore[arg-type]
+    assert grid.send_and_receive(questions(12), timeout=30.0) == [] and grid.lost == {12: "none came in time"}
+    assert clock.slept[:4] == pytest.approx([0.1, 0.15, 0.225, 0.3375])
+    assert max(clock.slept) == 3.0 and clock.slept.count(3.0) > 3 and clock.slept[-1] < 3.0
+    assert clock.now == pytest.approx(130.0)
+
+
+def test_without_a_deadline_it_waits_for_the_last_answer_and_no_longer(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("fedseca.flower.messages.time", clock)
+    late = {12: 100.0, 13: 500.0, 14: 110.0}  # when each of them has answered
+    made = MadeGrid(lambda message: honest(message) if clock.now >= late[message.metadata.dst_node_id] else [])
+    grid = CarefulGrid(made)  # type: ignore[arg-type]
+    asked = questions(13, 12, 14)
+    answers = grid.send_and_receive(asked)
+    assert [m.metadata.reply_to_message_id for m in answers] == [m.metadata.message_id for m in asked], "in their order"
+    assert grid.lost == {} and 500 <= clock.now < 503
+    before = len(clock.slept)
+    assert len(grid.send_and_receive(questions(12), timeout=9.0)) == 1 and len(clock.slept) == before, (
+        "it is there at once"
+    )
+    assert len(grid.send_and_receive(questions(12), timeout=0.0)) == 1
+
+
+def test_a_question_that_was_not_taken_is_not_waited_for():
+    class Full(MadeGrid):
+        def push_messages(self, messages):
+            return super().push_messages(messages)[:1]
+
+    grid = CarefulGrid(Full(honest))  # type: ignore[arg-type]
+    assert len(grid.send_and_receive(questions(12, 13))) == 1
+    assert grid.lost == {13: "the SuperLink took no message for it"}
+    assert grid.send_and_receive([]) == [] and grid.lost == {}, "what was lost is of the last call"
+
+
+class _Spoilt(MadeGrid):
+    """Someone has uploaded a message that answers nothing and cannot be decoded: whoever fetches next, stumbles."""
+
+    problem: Exception | None = IndexError("list index out of range")
+
+    def pull_messages(self, message_ids):
+        problem, self.problem = self.problem, None
+        if problem is not None:
+            raise problem
+        return super().pull_messages(message_ids)
+
+
+def test_what_nobody_asked_for_spoils_nobodys_answer():
+    grid = CarefulGrid(_Spoilt(honest))  # type: ignore[arg-type]
+    assert len(grid.send_and_receive(questions(12, 13), timeout=0.0)) == 2 and grid.lost == {}
+    unreachable = _Spoilt(honest)
+    unreachable.problem = httpx.ConnectError("connection refused")
+    with pytest.raises(httpx.ConnectError):
+        CarefulGrid(unreachable).send_and_receive(questions(12), timeout=0.0)  # type: ignore[arg-type]
+
+
+def test_it_waits_until_enough_nodes_are_here(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("fedseca.flower.messages.time", clock)
+    grid: Any = SimpleNamespace(get_node_ids=lambda: {5, 3, 9, 1} if clock.now >= 103 else {9})
+    assert wait_for_nodes(grid, 4).get_node_ids() == [1, 3, 5, 9], "in an order of its own"
+    assert clock.slept == [1, 1, 1]
+    assert list(wait_for_nodes(grid, 2).get_node_ids()) == [1, 3, 5, 9] and len(clock.slept) == 3
+
+
+def test_drawing_is_seeded_and_leaves_pythons_generator_as_it_was():
+    random.seed(7)
+    expected = [random.random() for _ in range(2)]
+    random.seed(7)
+    with drawing("train/0/1"):
+        first = random.random()
+    with pytest.raises(ZeroDivisionError), drawing("train/0/1"):
+        assert random.random() == first
+        raise ZeroDivisionError
+    with drawing("train/0/2"):
+        assert random.random() != first
+    assert [random.random() for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(2, "left out"), (3, "no answer"), (4, "no answer"), (5, "no answer"), (6, "left out")]
+)
+def test_only_what_the_superlink_says_itself_is_an_absence(code, verdict, tmp_path):
+    def answer(message):
+        away = message.metadata.dst_node_id == 12
+        return [Message(Error(code=code, reason="away"), reply_to=message)] if away else honest(message)
+
+    play(answer, audit_dir=tmp_path)
+    line = audit_of(tmp_path)[1]["12"]
+    assert line["verdict"] == verdict
+    assert line["reason"] == ("away" if verdict == "no answer" else f"answered with error {code}: away")
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ((), "found none"), (("a", "b"), "found a, b"), (("a", "b", "c"), "found a, b, c"),
+        (("a", "b", "c", "d"), "found a, b, c …"),
+    ],
+)  # fmt: skip
+def test_one_record_of_arrays_is_expected(names, told, tmp_path):
+    def answer(message):
+        if message.metadata.dst_node_id != 12:
+            return honest(message)
+        return [Message(RecordDict({name: record(step(12)) for name in names}), reply_to=message)]
+
+    play(answer, audit_dir=tmp_path)
+    assert audit_of(tmp_path)[1]["12"]["reason"] == f"expected one record of arrays; {told}"
 
 
 def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
