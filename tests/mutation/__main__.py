@@ -155,9 +155,9 @@ def _try(chosen: list[str], records: dict[str, dict[str, Any]], jobs: int, conso
             tests.sort(key=lambda test: -useful.get(test, 0) / (took[test] + 0.1))
             seconds = sum(took[test] for test in tests)
             if not tests:
-                yield identity, lambda: {"outcome": "survived", "by": "no test runs through it"}, 60.0
+                yield identity, lambda: {"outcome": "survived", "by": "no test runs through it"}, 5.0
             else:
-                yield identity, lambda m=mutant, t=tests: trials.attempt(m, t), 60.0 + 6 * seconds
+                yield identity, lambda m=mutant, t=tests: trials.attempt(m, t), 4.0 + 2 * seconds
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress, (KEPT / "results.jsonl").open("a") as file:

@@ -247,6 +247,9 @@ def test_it_looks_often_at_first_and_then_every_three_seconds_until_the_deadline
     assert clock.slept[:4] == pytest.approx([0.1, 0.15, 0.225, 0.3375])
     assert max(clock.slept) == 3.0 and clock.slept.count(3.0) > 3 and clock.slept[-1] < 3.0
     assert clock.now == pytest.approx(130.0)
+    clock.slept.clear()
+    assert grid.send_and_receive(questions(12), timeout=0.5) == []
+    assert clock.slept == pytest.approx([0.1, 0.15, 0.225, 0.025]), "the last look is at the deadline"
 
 
 def test_without_a_deadline_it_waits_for_the_last_answer_and_no_longer(monkeypatch):
@@ -272,6 +275,7 @@ def test_a_question_that_was_not_taken_is_not_waited_for():
             return super().push_messages(messages)[:1]
 
     grid = CarefulGrid(Full(honest))  # type: ignore[arg-type]
+    assert grid.lost == {}, "nobody was asked yet"
     assert len(grid.send_and_receive(questions(12, 13))) == 1
     assert grid.lost == {13: "the SuperLink took no message for it"}
     assert grid.send_and_receive([]) == [] and grid.lost == {}, "what was lost is of the last call"
