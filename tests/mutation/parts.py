@@ -39,7 +39,7 @@ PARTS = (
     Part("book.py", ("unit/test_flower.py", "unit/test_rounds.py")),
     Part("audit/*.py", ("unit/test_audit.py", "unit/test_flower.py"), SAMPLE),
     Part("flower/*.py", ("unit/test_flower.py",)),
-    Part("attacks/*.py", ("oracle/test_attacks.py", "contract/test_attacks.py", "unit/test_federation.py")),
+    Part("attacks/*.py", ("oracle/test_attacks.py", "contract/test_attacks.py")),
     Part("aggregators/_chain.py", ("oracle/test_steps.py", "contract/test_steps.py", "unit/test_server.py"), SAMPLE),
     Part(
         "aggregators/*.py", ("oracle/test_rules.py", "oracle/test_fedseca.py", "contract/test_aggregators.py"), SAMPLE

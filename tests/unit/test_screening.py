@@ -301,8 +301,9 @@ def test_rows_look_like_models_where_what_they_share_is_six_times_longer_than_wh
 
 @pytest.mark.parametrize("clients", [64, 65, 129, 200])
 def test_of_many_clients_some_are_looked_at(clients):
-    assert look_like_models(screen(alike(20.0, clients=clients, dim=20)).updates)
-    assert not look_like_models(screen(alike(1.0, clients=clients, dim=20)).updates)
+    own = torch.linspace(-1, 1, clients)
+    assert look_like_models(screen([{"w": torch.full((20,), 20.0) + each} for each in own]).updates)
+    assert not look_like_models(screen([{"w": torch.full((20,), 1.0) + each} for each in own]).updates)
 
 
 def test_what_cannot_be_models_does_not_look_like_them():
