@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
 
@@ -19,6 +19,8 @@ from fedseca.audit import Audit, conduct, read_audit, verify
 from fedseca.errors import InputError, MissingDependency, StateError, printable
 from fedseca.flower import RobustStrategy
 from fedseca.flower.messages import CarefulGrid, drawing, wait_for_nodes
+from fedseca.flower.replies import read_answer
+from fedseca.rounds import Unreadable
 from fedseca.server import Server
 
 NODES = [2**63 + 11, 12, 13, 14, 15, 16]
@@ -112,11 +114,11 @@ def test_it_gives_what_the_server_gives():
     assert result.train_metrics_clientapp[2]["admitted"] == 6
 
 
-def npy(dtype: str, shape: tuple[int, ...]) -> bytes:
+def npy(dtype: str, shape: tuple[int, ...], version: int = 1) -> bytes:
     """The header of an array, and nothing after it."""
     header = {"descr": dtype, "fortran_order": False, "shape": shape}
     padded = str(header).encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
+    return b"\x93NUMPY" + bytes([version, 0]) + len(padded).to_bytes(2, "little") + padded
 
 
 def raw(data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
@@ -132,8 +134,8 @@ HOSTILE = {
     "a missing array": ({"weight": GOOD["weight"]}, "bias"),
     "an extra array": ({**GOOD, "more": np.ones(2, np.float32)}, "more"),
     "integers for floats": ({**GOOD, "bias": np.ones(4, np.int64)}, "bias"),
-    "complex numbers": ({**GOOD, "bias": np.ones(4, np.complex64)}, "dtype complex64"),
-    "text": ({**GOOD, "bias": np.array(["a"] * 4)}, "dtype <U1"),
+    "complex numbers": ({**GOOD, "bias": np.ones(4, np.complex64)}, "'bias' has dtype complex64, expected numbers"),
+    "text": ({**GOOD, "bias": np.array(["a"] * 4)}, "'bias' has dtype <U1, expected numbers"),
     "no arrays": (None, "expected one record of arrays; found none"),
     "empty bytes": (raw(b""), "'weight' is not an array"),
     "half of the bytes": (raw(Array(GOOD["weight"]).data[:-8]), "holds 40 bytes where its shape (3, 4) needs 48"),
@@ -143,7 +145,9 @@ HOSTILE = {
     "a shape that is no number": (raw(npy("<f4", (True, 12)) + bytes(48)), "has the shape (True, 12)"),
     "too many dimensions": (raw(npy("<f4", (1,) * 20 + (12,)) + bytes(48)), "weight"),
     "no numbers in too large a shape": (raw(npy("<f4", (0, 10**30))), "'weight' is not an array"),
-    "pickled objects": (raw(npy("|O", (12,))), "dtype object"),
+    "another version of the format": (raw(npy("<f4", (3, 4), version=2) + bytes(48)), "another version"),
+    "a shape of minus one": (raw(npy("<f4", (-1, -1)) + bytes(4)), "has the shape (-1, -1)"),
+    "pickled objects": (raw(npy("|O", (12,))), "has dtype object, expected numbers"),
     "another serialisation": (raw(b"", stype="torch.tensor"), "of type 'torch.tensor'"),
 }  # fmt: skip
 
@@ -302,12 +306,12 @@ def test_what_nobody_asked_for_spoils_nobodys_answer():
         CarefulGrid(unreachable).send_and_receive(questions(12), timeout=0.0)  # type: ignore[arg-type]
 
 
-def test_it_waits_until_enough_nodes_are_here(monkeypatch):
+def test_it_waits_until_enough_nodes_are_here(monkeypatch, caplog):
     clock = Clock()
     monkeypatch.setattr("fedseca.flower.messages.time", clock)
     grid: Any = SimpleNamespace(get_node_ids=lambda: {5, 3, 9, 1} if clock.now >= 103 else {9})
     assert wait_for_nodes(grid, 4).get_node_ids() == [1, 3, 5, 9], "in an order of its own"
-    assert clock.slept == [1, 1, 1]
+    assert clock.slept == [1, 1, 1] and caplog.text.count("Waiting for nodes: 1 are here, 4 are needed") == 3
     assert list(wait_for_nodes(grid, 2).get_node_ids()) == [1, 3, 5, 9] and len(clock.slept) == 3
 
 
@@ -337,6 +341,26 @@ def test_only_what_the_superlink_says_itself_is_an_absence(code, verdict, tmp_pa
     line = audit_of(tmp_path)[1]["12"]
     assert line["verdict"] == verdict
     assert line["reason"] == ("away" if verdict == "no answer" else f"answered with error {code}: away")
+
+
+def test_a_message_without_content_or_that_cannot_even_be_looked_at_is_unreadable():
+    class Torn:
+        def has_error(self):
+            return False
+
+        def has_content(self):
+            return self.whole
+
+        whole = False
+
+        @property
+        def content(self):
+            raise LookupError("torn\x1b")
+
+    torn: Any = Torn()
+    assert read_answer(torn, ["bias"]) == Unreadable("answered with nothing")
+    torn.whole = True
+    assert read_answer(torn, ["bias"]) == Unreadable(r"LookupError: torn\x1b")
 
 
 @pytest.mark.parametrize(
@@ -756,3 +780,176 @@ def test_a_file_is_no_folder(name, tmp_path):
     (tmp_path / "mine").write_text("")
     with pytest.raises(InputError, match=f"{name} must be a folder; found the file"):
         RobustStrategy(**{name: tmp_path / "mine"})
+
+
+# --- what the log tells ------------------------------------------------------------------------------------------
+
+
+def test_the_log_tells_the_rule_and_that_nobody_weighs_more(caplog):
+    play(honest, rule="fedavg")
+    assert (
+        "Rule: FedAvg()" in caplog.text
+        and "All nodes weigh the same, whatever they declare as 'num-examples'" in caplog.text
+    )
+    assert "Resuming" not in caplog.text and "keeps the model" not in caplog.text and "node 12" not in caplog.text
+    caplog.clear()
+    play(honest, rule="fedavg", trust_num_examples=True)
+    assert "Rule: FedAvg()" in caplog.text and "All nodes weigh the same" not in caplog.text
+
+
+def test_the_log_tells_who_was_left_out_and_why_a_round_is_void(caplog):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return {12: [], 13: [reply(message, HOSTILE["NaN"][0])]}.get(node, honest(message))
+
+    play(answer, min_admitted=4)
+    assert "round 1: node 12: no answer: none came in time" in caplog.text
+    assert "round 1: node 13: left out: 4 NaN, first at bias[0]" in caplog.text
+    assert "node 14" not in caplog.text and "keeps the model" not in caplog.text
+    caplog.clear()
+    play(answer, min_admitted=5)
+    assert "round 1 keeps the model it began with: at least 5 answers needed, 4 usable of 6 asked" in caplog.text
+    assert "node 14" not in caplog.text, "it did nothing wrong"
+
+
+def test_the_log_tells_where_it_goes_on(caplog, tmp_path):
+    play(train, 2, checkpoint_dir=tmp_path)
+    assert "Resuming" not in caplog.text and "done already" not in caplog.text
+    play(train, 3, checkpoint_dir=tmp_path)
+    assert f"Resuming after round 2, from {tmp_path}" in caplog.text and "done already" not in caplog.text
+    for rounds in (3, 2):
+        caplog.clear()
+        result, _ = play(train, rounds, checkpoint_dir=tmp_path)
+        assert f"All {rounds} rounds are done already: nothing is trained" in caplog.text
+        assert result.train_metrics_clientapp == {}
+    caplog.clear()
+    play(train, 0, checkpoint_dir=tmp_path)
+    assert "done already" not in caplog.text, "none was asked for"
+
+
+def test_who_does_not_evaluate_is_told_with_the_reason(caplog):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type.startswith("train"):
+            return honest(message)
+        if node == 12:
+            return []
+        if node == 13:
+            return [Message(Error(code=2, reason="no data\x1b"), reply_to=message)]
+        return [reply(message, None, {"num-examples": 10, "f1": 0.5})]
+
+    result, _ = play(answer, fraction_evaluate=1.0)
+    assert "round 1: node 12 did not evaluate: none came in time" in caplog.text
+    assert r"round 1: node 13 did not evaluate: no data\x1b" in caplog.text and "node 14" not in caplog.text
+    assert result.evaluate_metrics_clientapp[1]["f1"] == pytest.approx(0.5)
+
+
+def test_what_cannot_be_combined_does_not_end_the_run(caplog):
+    def fails(records, key):
+        raise ZeroDivisionError("of what a node reports")
+
+    result, _ = play(honest, train_metrics_aggr_fn=fails)
+    assert "round 1: what the nodes report cannot be combined: of what a node reports" in caplog.text
+    assert result.train_metrics_clientapp[1]["admitted"] == 6
+
+
+# --- whom it asks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [0, -1])
+def test_fewer_than_one_answer_cannot_be_asked_for(bad):
+    with pytest.raises(InputError, match=f"min_admitted must be an integer ≥ 1; found {bad}"):
+        RobustStrategy(min_admitted=bad)
+    RobustStrategy(min_admitted=1)
+
+
+@pytest.mark.parametrize(("kind", "other"), [("train", "evaluate"), ("evaluate", "train")])
+def test_as_many_nodes_are_waited_for_as_either_number_says(kind, other, monkeypatch):
+    for available, needed in ((2, 4), (4, 2)):
+        clock = Clock()
+        monkeypatch.setattr("fedseca.flower.messages.time", clock)
+        options = {f"min_{kind}_nodes": needed, f"min_{other}_nodes": 2, "min_available_nodes": available}
+        strategy = RobustStrategy(**options)
+        grid: Any = SimpleNamespace(get_node_ids=lambda clock=clock: NODES[:4] if clock.now >= 102 else NODES[:3])
+        messages = list(getattr(strategy, f"configure_{kind}")(1, record(BEFORE), ConfigRecord(), grid))
+        assert len(messages) == 4 and clock.slept == [1, 1]
+        nobody: Any = SimpleNamespace(get_node_ids=list)
+        unasked = RobustStrategy(**{f"fraction_{kind}": 0.0})
+        assert list(getattr(unasked, f"configure_{kind}")(1, record(BEFORE), ConfigRecord(), nobody)) == []
+
+
+def test_an_answer_to_nothing_and_a_second_one_are_dropped(caplog):
+    """Also where another grid hands them over."""
+    strategy = RobustStrategy("fedavg")
+    made = MadeGrid(honest, NODES[1:4])
+    grid: Any = made
+    asked = list(strategy.configure_train(1, record(BEFORE), ConfigRecord(), grid))
+    made.push_messages(asked)
+    replies = [*honest(asked[0]), reply(asked[0], step(99)), *honest(asked[1]), *questions(1)]
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    assert arrays is not None and metrics is not None
+    assert metrics["admitted"] == 2 and metrics["no-answer-nodes"] == [asked[2].metadata.dst_node_id]
+    expected = np.mean([step(message.metadata.dst_node_id)["bias"] for message in asked[:2]], axis=0)
+    np.testing.assert_allclose(arrays_of(arrays)["bias"], expected, rtol=1e-6)
+    assert caplog.text.count("an answer to nothing that was asked, or a second one, is dropped") == 2
+
+
+def test_what_nodes_report_is_combined_of_the_admitted_only():
+    def answer(message):
+        node = message.metadata.dst_node_id
+        bad = node == 12
+        return [
+            reply(message, HOSTILE["NaN"][0] if bad else step(node), {"num-examples": 1, "loss": 9.0 if bad else 1.0})
+        ]
+
+    result, _ = play(answer)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("loss", [10**400, [1.0, float("inf")], float("-inf")])
+def test_what_is_not_finite_is_not_combined(loss):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return [reply(message, step(node), {"num-examples": 1, "loss": loss if node == 12 else 2.0})]
+
+    try:
+        result, _ = play(answer)
+    except OverflowError:
+        pytest.fail("a number of a node ended the run")
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("records", [0, 2])
+def test_of_a_node_with_none_or_several_records_of_metrics_nothing_is_combined(records):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        if node != 12:
+            return [reply(message, step(node), {"num-examples": 1, "loss": 2.0})]
+        content = RecordDict({"arrays": record(step(node))})
+        for name in range(records):
+            content[str(name)] = MetricRecord({"num-examples": 1, "loss": 8.0})
+        return [Message(content, reply_to=message)]
+
+    result, _ = play(answer)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(2.0)
+    assert result.train_metrics_clientapp[1]["admitted"] == 6
+
+
+def test_the_weights_that_nodes_declare_count_where_they_are_trusted():
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return [reply(message, step(node), {"num-examples": 5 if node == 12 else 1, "loss": float(node == 12)})]
+
+    result, _ = play(answer, rule="fedavg", trust_num_examples=True)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(0.5)
+    result, _ = play(answer, rule="fedavg")
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(1 / 6)
+
+
+def test_arrays_in_fortrans_order_are_read_as_they_are(tmp_path):
+    def answer(message):
+        trained = step(message.metadata.dst_node_id)
+        return [reply(message, {**trained, "weight": np.asfortranarray(trained["weight"])})]
+
+    result, straight = play(answer)[0], play(honest)[0]
+    np.testing.assert_array_equal(arrays_of(result.arrays)["weight"], arrays_of(straight.arrays)["weight"])
