@@ -1,17 +1,19 @@
 """The Flower strategy: what one node sends can neither end the run nor reach the model unfiltered."""
 
 import importlib
+import inspect
 import json
 import random
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
 
@@ -725,6 +727,10 @@ def test_an_unreachable_superlink_is_nobodys_fault():
 def test_who_is_not_asked_to_evaluate_is_not_missed(caplog):
     play(honest)
     assert "did not evaluate" not in caplog.text and "configure_train" in caplog.text
+    strategy, grid = RobustStrategy(fraction_evaluate=0.0), cast(Any, MadeGrid(honest))
+    assert len(list(strategy.configure_train(1, record(BEFORE), ConfigRecord(), grid))) == 6
+    assert list(strategy.configure_evaluate(1, record(BEFORE), ConfigRecord(), grid)) == []
+    assert strategy.aggregate_evaluate(1, []) is None and "did not evaluate" not in caplog.text
 
 
 def test_evaluation_survives_what_a_node_reports():
@@ -825,6 +831,50 @@ def test_the_log_tells_where_it_goes_on(caplog, tmp_path):
     caplog.clear()
     play(train, 0, checkpoint_dir=tmp_path)
     assert "done already" not in caplog.text, "none was asked for"
+    play(train, 1, checkpoint_dir=tmp_path / "another")
+    result, _ = play(train, 1, checkpoint_dir=tmp_path / "another")
+    assert "All 1 rounds are done already" in caplog.text and result.train_metrics_clientapp == {}
+
+
+def test_who_is_asked_does_not_depend_on_where_a_training_was_cut_off(tmp_path):
+    """Neither to train nor to evaluate; and from round to round others are asked."""
+
+    def run(rounds, folder):
+        asked: list[tuple[str, int]] = []
+
+        def answer(message):
+            kind = message.metadata.message_type
+            asked.append((kind, message.metadata.dst_node_id))
+            return train(message) if kind.startswith("train") else [reply(message, None, {"num-examples": 1})]
+
+        few = {"fraction_train": 0.34, "fraction_evaluate": 0.34, "min_available_nodes": 6}
+        play(answer, rounds, rule="fedavg", checkpoint_dir=folder, min_train_nodes=1, min_evaluate_nodes=1, **few)
+        return asked
+
+    unbroken = run(4, tmp_path / "a")
+    assert run(2, tmp_path / "b") + run(4, tmp_path / "b") == unbroken
+    for kind in ("train", "evaluate"):
+        drawn = [node for each, node in unbroken if each.startswith(kind)]
+        assert len({tuple(drawn[k : k + 2]) for k in range(0, 8, 2)}) > 1
+
+
+def test_rounds_are_counted_on_where_it_goes_on(tmp_path):
+    def answer(message):
+        if message.metadata.message_type.startswith("train"):
+            return train(message)
+        return [reply(message, None, {"num-examples": 1, "f1": 0.5})]
+
+    def run(rounds):
+        seen: list[int] = []
+        result, _ = play(
+            answer, rounds, rule="fedavg", fraction_evaluate=1.0, checkpoint_dir=tmp_path,
+            evaluate_fn=lambda number, arrays: seen.append(number) or MetricRecord({"f1": float(number)}),
+        )  # fmt: skip
+        told = (result.train_metrics_clientapp, result.evaluate_metrics_clientapp, result.evaluate_metrics_serverapp)
+        return seen, [list(each) for each in told]
+
+    assert run(2) == ([0, 1, 2], [[1, 2], [1, 2], [0, 1, 2]])
+    assert run(4) == ([2, 3, 4], [[3, 4], [3, 4], [2, 3, 4]])
 
 
 def test_who_does_not_evaluate_is_told_with_the_reason(caplog):
@@ -854,6 +904,21 @@ def test_what_cannot_be_combined_does_not_end_the_run(caplog):
 
 
 # --- whom it asks ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_given_is_what_the_guide_says(tmp_path):
+    strategy = RobustStrategy(audit_dir=str(tmp_path), checkpoint_dir=tmp_path / "kept")
+    assert (strategy.audit_dir, strategy.checkpoint_dir) == (tmp_path, tmp_path / "kept")
+    strategy = RobustStrategy()
+    assert strategy.audit_dir is strategy.checkpoint_dir is strategy.min_admitted is None
+    server = strategy.server
+    assert (server.rule.name, server.learning_rate, server.buffers, server.seed) == ("fedseca", 1.0, "median", 0)
+    assert not strategy.trust_num_examples
+
+
+def test_it_is_started_as_fedavg_is():
+    own, fedavgs = (inspect.signature(strategy.start).parameters for strategy in (RobustStrategy, FedAvg))
+    assert {name: each.default for name, each in own.items()} == {name: each.default for name, each in fedavgs.items()}
 
 
 @pytest.mark.parametrize("bad", [0, -1])
@@ -906,16 +971,13 @@ def test_what_nodes_report_is_combined_of_the_admitted_only():
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("loss", [10**400, [1.0, float("inf")], float("-inf")])
-def test_what_is_not_finite_is_not_combined(loss):
+@pytest.mark.parametrize("loss", [10**400, [1.0, float("inf")], float("-inf"), [8.0], []])
+def test_what_is_no_finite_number_like_the_others_is_not_combined(loss):
     def answer(message):
         node = message.metadata.dst_node_id
         return [reply(message, step(node), {"num-examples": 1, "loss": loss if node == 12 else 2.0})]
 
-    try:
-        result, _ = play(answer)
-    except OverflowError:
-        pytest.fail("a number of a node ended the run")
+    result, _ = play(answer)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(2.0)
 
 
