@@ -78,6 +78,36 @@ def test_hyperparameters_are_given_by_name_and_stay(name):
             setattr(made, hyperparameter, value)
 
 
+CLAIMS = {
+    "cc_randbucket": ("low_weight_is_distrust", 1, [0, 0, 0, 0, 1, 2, 2]),
+    "cc_seqbucket": ("", 1, [0, 0, 0, 1, 1, 4, 4]),
+    "cclip": ("low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "copod_dos": ("returns_identical scales", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "cwmed": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "cwtm": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 0, 0, 1, 2, 2]),
+    "fedavg": ("returns_identical scales takes_weights", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "fedseca": ("scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "fldetector": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "huber": ("returns_identical low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "krum": ("returns_identical scales", 4, [0, 0, 0, 0, 1, 1, 1]),
+    "multi_krum": ("returns_identical scales", 4, [0, 0, 0, 0, 1, 1, 1]),
+    "rfa": ("returns_identical scales takes_weights low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "ties": ("scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+}
+"""Traits, fewest clients, and how many of 1, 2, 3, 4, 5, 10 and 11 clients may send anything."""
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_rule_claims_what_its_equations_promise(name):
+    """A claim that is dropped is a check of the contract that is no longer made."""
+    traits, fewest, tolerated = CLAIMS[name]
+    rule = fedseca.make_aggregator(name)
+    known = ("returns_identical", "scales", "takes_weights", "low_weight_is_distrust")
+    assert [trait for trait in known if getattr(rule, trait)] == traits.split()
+    assert rule.min_clients() == fewest
+    assert [rule.tolerates(clients) for clients in (1, 2, 3, 4, 5, 10, 11)] == tolerated
+
+
 def test_negative_control_the_mean_is_carried_off():
     small, large = outlier_errors(fedseca.make_aggregator("fedavg"), outliers=1) or (0, 0)
     assert small > 1e4 and large > 500 * small

@@ -70,6 +70,24 @@ def test_hyperparameters_are_given_by_name_and_stay(name):
             setattr(made, hyperparameter, value)
 
 
+def test_an_attack_claims_what_it_does():
+    """A claim that is dropped is a check of the contract that is no longer made."""
+    own = {name: ATTACKS[name] for name in (*NAMES, "labelflip", "none")}
+    assert [name for name, attack in own.items() if not attack.harms] == ["none"]
+    assert [name for name, attack in own.items() if not attack.finite] == ["nonfinite"]
+    looks = {name: attack.needs for name, attack in own.items() if attack.needs}
+    assert looks == {"minmax": ("probe",), "signflip": ("own",), "labelflip": ("own",), "none": ("own",)}
+
+
+def test_an_attack_that_is_made_has_its_hyperparameters():
+    made = make_attack("ipm", strength=2.0)
+    assert make_attack(made) is made
+    with pytest.raises(TypeError, match="hyperparameters go with the name of an attack"):
+        make_attack(made, strength=3.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Knowledge(0, 1, ("a",)).round = 3  # type: ignore[misc]
+
+
 def test_negative_control_no_attack_leaves_the_mean():
     assert damage_to_the_mean(make_attack("none")) == 1
     assert damage_to_the_mean(make_attack("ipm")) > 2

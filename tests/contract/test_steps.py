@@ -59,6 +59,28 @@ def test_hyperparameters_are_given_by_name_and_stay(name):
             setattr(made, hyperparameter, value)
 
 
+CLAIMS = {
+    "arc": ("keeps_clients scales returns_identical low_weight_is_distrust", [2, 2, 5], [1, 2, 5, 10, 11]),
+    "bucketing": ("scales returns_identical low_weight_is_distrust", [1, 3, 9], [1, 1, 3, 5, 6]),
+    "clipping": ("keeps_clients scales returns_identical low_weight_is_distrust", [1, 2, 5], [1, 2, 5, 10, 11]),
+    "nnm": ("keeps_clients scales returns_identical", [2, 2, 5], [1, 2, 5, 10, 11]),
+    "normalising": ("keeps_clients scales returns_identical low_weight_is_distrust", [1, 2, 5], [1, 2, 5, 10, 11]),
+    "one_voice": ("scales returns_identical low_weight_is_distrust", [1, 2, 5], [1, 1, 1, 1, 1]),
+}
+"""Traits; the fewest clients for 1, 2 and 5 rows; the fewest rows that 1, 2, 5, 10 and 11 clients leave."""
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_step_claims_what_its_equations_promise(name):
+    """A claim that is dropped is a check of the contract that is no longer made."""
+    traits, fewest_clients, fewest_rows = CLAIMS[name]
+    step: Any = STEPS[name]()
+    known = ("keeps_clients", "scales", "returns_identical", "low_weight_is_distrust")
+    assert [trait for trait in known if getattr(step, trait)] == traits.split()
+    assert [step.min_clients(rows) for rows in (1, 2, 5)] == fewest_clients
+    assert [step.fewest_rows(clients) for clients in (1, 2, 5, 10, 11)] == fewest_rows
+
+
 def test_negative_control_more_outliers_than_the_bound_drag_buckets_on_without_end():
     """Four of ten own most of the five buckets; the bound is two."""
     rule = make_aggregator("cc_randbucket")

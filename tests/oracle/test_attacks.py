@@ -7,6 +7,7 @@ import torch
 from fedseca import Server
 from fedseca.aggregators import State
 from fedseca.attacks import Knowledge, make_attack
+from fedseca.attacks._directions import direction
 from tests.oracle import attack_equations as oracle
 
 
@@ -163,3 +164,11 @@ def test_signflip_and_nonfinite():
         assert all(int(check(row).sum()) == 4 == int((~row.isfinite()).sum()) for row in rows)
     rows, _ = craft(make_attack("nonfinite"), honest)
     assert all(row.isnan().any() and row.isinf().any() for row in rows)
+
+
+@pytest.mark.parametrize("name", oracle.DIRECTIONS)
+@pytest.mark.parametrize("scale", [1e-9, 0.1, 1.0, 1e9])
+def test_directions_at_any_length_of_the_updates(name, scale):
+    honest = scale * honest_rows(0)
+    assert np.allclose(direction(name, honest).numpy(), oracle.DIRECTIONS[name](honest.numpy()), rtol=1e-10, atol=0)
+    assert direction(name, torch.zeros(3, 4)).tolist() == [0.0] * 4
