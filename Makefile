@@ -1,9 +1,9 @@
-# make run · make test · make test-browser · make test-deployment · make check · make install · make clean
+# make run · make test · make test-browser · make test-deployment · make mutate · make check · make install · make clean
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install run test test-browser test-deployment check format clean
+.PHONY: install run test test-browser test-deployment mutate check format clean
 
 install: $(INSTALLED)
 
@@ -28,6 +28,15 @@ test-browser: install
 test-deployment: install
 	$(BIN)/python -m pytest tests/deployment
 
+# Puts faults into the modules that decide something: the tests have to notice. Takes hours on two cores; stopped, it goes on.
+# Some modules: make mutate ONLY="screening.py 'attacks/*.py'"
+mutate: .venv/.mutation
+	$(BIN)/python -m tests.mutation $(ONLY)
+
+.venv/.mutation: $(INSTALLED)
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[mutation]"
+	@touch $@
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,4 +47,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv out runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv .mutation out runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -23,6 +23,91 @@ def test_the_names_of_the_paper_are_registered():
     assert set(paper.split()) <= set(fedseca.AGGREGATORS)
 
 
+DECLARED = """
+    cc_randbucket.radius = 100.0: float > 0
+    cc_randbucket.iterations = 1: integer ≥ 1
+    cc_randbucket.bucket_size = 2: integer ≥ 1
+    cc_seqbucket.radius = 100.0: float > 0
+    cc_seqbucket.iterations = 1: integer ≥ 1
+    cc_seqbucket.bucket_size = 2: integer ≥ 1
+    cclip.radius = 100.0: float > 0
+    cclip.iterations = 3: integer ≥ 1
+    cwtm.trim = 0.2: float ≥ 0, < 0.5
+    fedseca.sparsity = 0.9: float ≥ 0, < 1
+    fedseca.momentum = 0.5: float ≥ 0, < 1
+    fedseca.variant = paper: paper | released
+    fedseca.concordance = True: true | false
+    fedseca.coordinatewise = True: true | false
+    fedseca.election = True: true | false
+    fedseca.vrs = True: true | false
+    fedseca.clip = True: true | false
+    fedseca.clamp = True: true | false
+    fldetector.window = 10: integer ≥ 1
+    fldetector.references = 10: integer ≥ 1
+    huber.threshold = 0.2: float > 0
+    huber.iterations = 100: integer ≥ 1
+    huber.tolerance = 1e-06: float ≥ 0
+    krum.num_byzantine = 1: integer ≥ 0
+    krum.select = 1: integer ≥ 1
+    multi_krum.num_byzantine = 1: integer ≥ 0
+    multi_krum.select = None: integer ≥ 1 | none
+    rfa.iterations = 3: integer ≥ 1
+    rfa.smoothing = 1e-06: float > 0
+    ties.sparsity = 0.9: float ≥ 0, < 1
+"""
+"""A default or a bound that changes is another result, or another error, for everybody who relies on it."""
+NAMES = list(dict.fromkeys(line.split(".")[0].strip() for line in DECLARED.strip().splitlines()))
+
+
+def test_the_defaults_and_bounds_are_those_that_people_rely_on():
+    declared = [
+        f"{name}.{each.name} = {each.default}: {each.allowed}"
+        for name in NAMES
+        for each in fedseca.AGGREGATORS[name].hyperparameters().values()
+    ]
+    assert declared == [line.strip() for line in DECLARED.strip().splitlines()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hyperparameters_are_given_by_name_and_stay(name):
+    made = fedseca.AGGREGATORS[name]()
+    for hyperparameter, value in made.values().items():
+        with pytest.raises(TypeError):
+            fedseca.AGGREGATORS[name](value)  # type: ignore[call-arg]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, hyperparameter, value)
+
+
+CLAIMS = {
+    "cc_randbucket": ("low_weight_is_distrust", 1, [0, 0, 0, 0, 1, 2, 2]),
+    "cc_seqbucket": ("", 1, [0, 0, 0, 1, 1, 4, 4]),
+    "cclip": ("low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "copod_dos": ("returns_identical scales", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "cwmed": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "cwtm": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 0, 0, 1, 2, 2]),
+    "fedavg": ("returns_identical scales takes_weights", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "fedseca": ("scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "fldetector": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "huber": ("returns_identical low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "krum": ("returns_identical scales", 4, [0, 0, 0, 0, 1, 1, 1]),
+    "multi_krum": ("returns_identical scales", 4, [0, 0, 0, 0, 1, 1, 1]),
+    "rfa": ("returns_identical scales takes_weights low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "ties": ("scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+}
+"""Traits, fewest clients, and how many of 1, 2, 3, 4, 5, 10 and 11 clients may send anything."""
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_rule_claims_what_its_equations_promise(name):
+    """A claim that is dropped is a check of the contract that is no longer made."""
+    traits, fewest, tolerated = CLAIMS[name]
+    rule = fedseca.make_aggregator(name)
+    known = ("returns_identical", "scales", "takes_weights", "low_weight_is_distrust")
+    assert [trait for trait in known if getattr(rule, trait)] == traits.split()
+    assert rule.min_clients() == fewest
+    assert [rule.tolerates(clients) for clients in (1, 2, 3, 4, 5, 10, 11)] == tolerated
+
+
 def test_negative_control_the_mean_is_carried_off():
     small, large = outlier_errors(fedseca.make_aggregator("fedavg"), outliers=1) or (0, 0)
     assert small > 1e4 and large > 500 * small

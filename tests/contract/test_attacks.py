@@ -1,5 +1,6 @@
 """The contract suite over every registered attack."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -25,6 +26,66 @@ def test_contract_in_every_direction(attack, direction):
 def test_the_names_of_the_paper_are_registered():
     assert {"none", "alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax"} <= set(ATTACKS)
     assert {"minmax_agnostic", "minsum", "random", "signflip", "nonfinite"} <= set(ATTACKS)
+
+
+DECLARED = """
+    alie.strength = 1.0: float
+    alie.jitter = 0.05: float ≥ 0
+    fang.strength = 0.1: float
+    fang.jitter = 0.05: float ≥ 0
+    ipm.strength = 1.3: float
+    ipm.jitter = 0.05: float ≥ 0
+    mimic.warmup = 5: integer ≥ 1
+    minmax.direction = unit: unit | sign | std
+    minmax.start = 10.0: float > 0
+    minmax.threshold = 1e-05: float > 0
+    minmax_agnostic.direction = std: unit | sign | std
+    minsum.direction = std: unit | sign | std
+    nonfinite.value = mixed: nan | inf | -inf | mixed
+    nonfinite.count = 3: integer ≥ 1
+    random.factor = 10.0: float > 0
+    scaling.factor = 10.0: float
+    signflip.factor = 1.0: float > 0
+"""
+"""A default or a bound that changes is another result, or another error, for everybody who relies on it."""
+NAMES = list(dict.fromkeys(line.split(".")[0].strip() for line in DECLARED.strip().splitlines()))
+
+
+def test_the_defaults_and_bounds_are_those_that_people_rely_on():
+    declared = [
+        f"{name}.{each.name} = {each.default}: {each.allowed}"
+        for name in NAMES
+        for each in ATTACKS[name].hyperparameters().values()
+    ]
+    assert declared == [line.strip() for line in DECLARED.strip().splitlines()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hyperparameters_are_given_by_name_and_stay(name):
+    made = ATTACKS[name]()
+    for hyperparameter, value in made.values().items():
+        with pytest.raises(TypeError):
+            ATTACKS[name](value)  # type: ignore[call-arg]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, hyperparameter, value)
+
+
+def test_an_attack_claims_what_it_does():
+    """A claim that is dropped is a check of the contract that is no longer made."""
+    own = {name: ATTACKS[name] for name in (*NAMES, "labelflip", "none")}
+    assert [name for name, attack in own.items() if not attack.harms] == ["none"]
+    assert [name for name, attack in own.items() if not attack.finite] == ["nonfinite"]
+    looks = {name: attack.needs for name, attack in own.items() if attack.needs}
+    assert looks == {"minmax": ("probe",), "signflip": ("own",), "labelflip": ("own",), "none": ("own",)}
+
+
+def test_an_attack_that_is_made_has_its_hyperparameters():
+    made = make_attack("ipm", strength=2.0)
+    assert make_attack(made) is made
+    with pytest.raises(TypeError, match="hyperparameters go with the name of an attack"):
+        make_attack(made, strength=3.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Knowledge(0, 1, ("a",)).round = 3  # type: ignore[misc]
 
 
 def test_negative_control_no_attack_leaves_the_mean():

@@ -28,6 +28,59 @@ def test_the_steps_of_the_design_are_registered():
     assert {"nnm", "bucketing", "clipping", "normalising", "arc", "one_voice", "momentum"} <= set(STEPS)
 
 
+DECLARED = """
+    arc.num_byzantine = 1: integer ≥ 0
+    bucketing.size = 2: integer ≥ 1
+    clipping.factor = 1.0: float > 0
+    momentum.beta = 0.5: float ≥ 0, < 1
+    nnm.num_byzantine = 1: integer ≥ 0
+    one_voice.threshold = 0.9: float ≥ 0, < 1
+"""
+"""A default or a bound that changes is another result, or another error, for everybody who relies on it."""
+NAMES = list(dict.fromkeys(line.split(".")[0].strip() for line in DECLARED.strip().splitlines()))
+
+
+def test_the_defaults_and_bounds_are_those_that_people_rely_on():
+    declared = [
+        f"{name}.{each.name} = {each.default}: {each.allowed}"
+        for name in NAMES
+        for each in STEPS[name].hyperparameters().values()
+    ]
+    assert declared == [line.strip() for line in DECLARED.strip().splitlines()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hyperparameters_are_given_by_name_and_stay(name):
+    made = STEPS[name]()
+    for hyperparameter, value in made.values().items():
+        with pytest.raises(TypeError):
+            STEPS[name](value)  # type: ignore[call-arg]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, hyperparameter, value)
+
+
+CLAIMS = {
+    "arc": ("keeps_clients scales returns_identical low_weight_is_distrust", [2, 2, 5], [1, 2, 5, 10, 11]),
+    "bucketing": ("scales returns_identical low_weight_is_distrust", [1, 3, 9], [1, 1, 3, 5, 6]),
+    "clipping": ("keeps_clients scales returns_identical low_weight_is_distrust", [1, 2, 5], [1, 2, 5, 10, 11]),
+    "nnm": ("keeps_clients scales returns_identical", [2, 2, 5], [1, 2, 5, 10, 11]),
+    "normalising": ("keeps_clients scales returns_identical low_weight_is_distrust", [1, 2, 5], [1, 2, 5, 10, 11]),
+    "one_voice": ("scales returns_identical low_weight_is_distrust", [1, 2, 5], [1, 1, 1, 1, 1]),
+}
+"""Traits; the fewest clients for 1, 2 and 5 rows; the fewest rows that 1, 2, 5, 10 and 11 clients leave."""
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_step_claims_what_its_equations_promise(name):
+    """A claim that is dropped is a check of the contract that is no longer made."""
+    traits, fewest_clients, fewest_rows = CLAIMS[name]
+    step: Any = STEPS[name]()
+    known = ("keeps_clients", "scales", "returns_identical", "low_weight_is_distrust")
+    assert [trait for trait in known if getattr(step, trait)] == traits.split()
+    assert [step.min_clients(rows) for rows in (1, 2, 5)] == fewest_clients
+    assert [step.fewest_rows(clients) for clients in (1, 2, 5, 10, 11)] == fewest_rows
+
+
 def test_negative_control_more_outliers_than_the_bound_drag_buckets_on_without_end():
     """Four of ten own most of the five buckets; the bound is two."""
     rule = make_aggregator("cc_randbucket")

@@ -7,6 +7,7 @@ import torch
 from fedseca import Server
 from fedseca.aggregators import State
 from fedseca.attacks import Knowledge, make_attack
+from fedseca.attacks._directions import direction
 from tests.oracle import attack_equations as oracle
 
 
@@ -119,6 +120,19 @@ def test_minmax_goes_as_far_as_it_can_against_a_mean():
     assert float((rows[0] - honest.mean(dim=0)).norm()) == pytest.approx(20, abs=1e-3)
 
 
+@pytest.mark.parametrize(("longest", "edge"), [(10.0, 12.0), (4.0, 6.0), (0.5, 2.5)])
+def test_minmax_comes_back_to_the_edge_of_what_a_rule_takes(longest, edge):
+    """The rule drops rows longer than a limit, so 2 − γ is taken up to the edge. The search begins at γ = 10."""
+    honest = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+
+    def probe(rows):
+        return torch.cat([honest, rows[rows.norm(dim=1) <= longest]]).mean(dim=0)
+
+    rows, _ = craft(make_attack("minmax"), honest, byzantine=1, probe=probe)
+    gamma = float(honest.mean() - rows)
+    assert edge - 1e-3 < gamma <= edge
+
+
 @pytest.mark.parametrize("direction", ["unit", "sign", "std"])
 @pytest.mark.parametrize(
     ("name", "gamma"), [("minmax_agnostic", oracle.minmax_agnostic_gamma), ("minsum", oracle.minsum_gamma)]
@@ -150,3 +164,11 @@ def test_signflip_and_nonfinite():
         assert all(int(check(row).sum()) == 4 == int((~row.isfinite()).sum()) for row in rows)
     rows, _ = craft(make_attack("nonfinite"), honest)
     assert all(row.isnan().any() and row.isinf().any() for row in rows)
+
+
+@pytest.mark.parametrize("name", oracle.DIRECTIONS)
+@pytest.mark.parametrize("scale", [1e-9, 0.1, 1.0, 1e9])
+def test_directions_at_any_length_of_the_updates(name, scale):
+    honest = scale * honest_rows(0)
+    assert np.allclose(direction(name, honest).numpy(), oracle.DIRECTIONS[name](honest.numpy()), rtol=1e-10, atol=0)
+    assert direction(name, torch.zeros(3, 4)).tolist() == [0.0] * 4

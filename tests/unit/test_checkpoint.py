@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import save
 
 import fedseca
-from fedseca.checkpoint import FORMAT, read_checkpoint, write_checkpoint
+from fedseca.checkpoint import FORMAT, read_checkpoint, whole_number, write_checkpoint
 from fedseca.errors import InputError, StateError
 from fedseca.federation import Scenario, simulate
 from fedseca.federation.folder import read_model
@@ -52,6 +53,23 @@ def test_what_is_written_is_read(tmp_path):
         assert torch.equal(found.parts["model"][name], value) and found.parts["model"][name].dtype == value.dtype
     write_checkpoint(tmp_path / "file", {}, {})
     assert read_checkpoint(tmp_path / "file").parts == {}
+
+
+def test_what_was_read_cannot_be_changed(tmp_path):
+    write_checkpoint(tmp_path / "file", {}, {})
+    with pytest.raises(FrozenInstanceError):
+        read_checkpoint(tmp_path / "file").manifest = {"round": 7}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**63 - 1])
+def test_a_number_of_rounds(number):
+    assert whole_number(number) == number
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, 1.0, True, "1", None])
+def test_what_is_no_number_of_rounds(number):
+    with pytest.raises(ValueError, match=f"a number of rounds must be a whole number; found {number!r}"):
+        whole_number(number)
 
 
 def test_a_name_that_looks_like_a_digest_is_only_a_name(tmp_path):

@@ -1,22 +1,28 @@
 """The Flower strategy: what one node sends can neither end the run nor reach the model unfiltered."""
 
 import importlib
+import inspect
 import json
+import random
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
 
 from fedseca.audit import Audit, conduct, read_anchor, read_audit, verify
 from fedseca.errors import InputError, MissingDependency, StateError, printable
 from fedseca.flower import RobustStrategy
+from fedseca.flower.messages import CarefulGrid, drawing, wait_for_nodes
+from fedseca.flower.replies import read_answer
+from fedseca.rounds import Unreadable
 from fedseca.server import Server
 
 NODES = [2**63 + 11, 12, 13, 14, 15, 16]
@@ -32,13 +38,13 @@ def in_a_run(monkeypatch):
 class MadeGrid:
     """A grid whose nodes answer what a function says; nothing else is made up."""
 
-    def __init__(self, answer):
-        self.answer, self.asked, self.count = answer, {}, 0
+    def __init__(self, answer, nodes=NODES):
+        self.answer, self.nodes, self.asked, self.count = answer, nodes, {}, 0
         self.extra: list[Message] = []
         self.run = SimpleNamespace(run_id=7)
 
     def get_node_ids(self):
-        return list(NODES)
+        return list(self.nodes)
 
     def push_messages(self, messages):
         ids = []
@@ -81,9 +87,9 @@ def arrays_of(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def play(answer, rounds=1, *, before=BEFORE, extra=(), evaluate_fn=None, fraction_evaluate=0.0, **options):
+def play(answer, rounds=1, *, before=BEFORE, extra=(), nodes=NODES, evaluate_fn=None, fraction_evaluate=0.0, **options):
     strategy = RobustStrategy(fraction_evaluate=fraction_evaluate, **options)
-    grid: Any = MadeGrid(answer)
+    grid: Any = MadeGrid(answer, nodes)
     grid.extra = list(extra)
     result = strategy.start(grid, record(before), num_rounds=rounds, timeout=0.0, evaluate_fn=evaluate_fn)
     return result, strategy
@@ -110,11 +116,11 @@ def test_it_gives_what_the_server_gives():
     assert result.train_metrics_clientapp[2]["admitted"] == 6
 
 
-def npy(dtype: str, shape: tuple[int, ...]) -> bytes:
+def npy(dtype: str, shape: tuple[int, ...], version: int = 1) -> bytes:
     """The header of an array, and nothing after it."""
     header = {"descr": dtype, "fortran_order": False, "shape": shape}
     padded = str(header).encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
+    return b"\x93NUMPY" + bytes([version, 0]) + len(padded).to_bytes(2, "little") + padded
 
 
 def raw(data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
@@ -130,8 +136,8 @@ HOSTILE = {
     "a missing array": ({"weight": GOOD["weight"]}, "bias"),
     "an extra array": ({**GOOD, "more": np.ones(2, np.float32)}, "more"),
     "integers for floats": ({**GOOD, "bias": np.ones(4, np.int64)}, "bias"),
-    "complex numbers": ({**GOOD, "bias": np.ones(4, np.complex64)}, "dtype complex64"),
-    "text": ({**GOOD, "bias": np.array(["a"] * 4)}, "dtype <U1"),
+    "complex numbers": ({**GOOD, "bias": np.ones(4, np.complex64)}, "'bias' has dtype complex64, expected numbers"),
+    "text": ({**GOOD, "bias": np.array(["a"] * 4)}, "'bias' has dtype <U1, expected numbers"),
     "no arrays": (None, "expected one record of arrays; found none"),
     "empty bytes": (raw(b""), "'weight' is not an array"),
     "half of the bytes": (raw(Array(GOOD["weight"]).data[:-8]), "holds 40 bytes where its shape (3, 4) needs 48"),
@@ -141,7 +147,9 @@ HOSTILE = {
     "a shape that is no number": (raw(npy("<f4", (True, 12)) + bytes(48)), "has the shape (True, 12)"),
     "too many dimensions": (raw(npy("<f4", (1,) * 20 + (12,)) + bytes(48)), "weight"),
     "no numbers in too large a shape": (raw(npy("<f4", (0, 10**30))), "'weight' is not an array"),
-    "pickled objects": (raw(npy("|O", (12,))), "dtype object"),
+    "another version of the format": (raw(npy("<f4", (3, 4), version=2) + bytes(48)), "another version"),
+    "a shape of minus one": (raw(npy("<f4", (-1, -1)) + bytes(4)), "has the shape (-1, -1)"),
+    "pickled objects": (raw(npy("|O", (12,))), "has dtype object, expected numbers"),
     "another serialisation": (raw(b"", stype="torch.tensor"), "of type 'torch.tensor'"),
 }  # fmt: skip
 
@@ -199,6 +207,181 @@ def test_errors_silence_twins_and_forged_names(tmp_path):
     assert gone == {"13", "15", "16"}, "to be absent is not to be malicious"
 
 
+def questions(*nodes: int) -> list[Message]:
+    return [Message(RecordDict({"arrays": record(BEFORE)}), dst_node_id=node, message_type="train") for node in nodes]
+
+
+def test_an_answer_belongs_to_the_question_that_was_asked():
+    """What comes along with an answer is nobody's: neither an answer to another question, nor one to none."""
+    made = MadeGrid(honest)
+    first, second, third = asked = questions(12, 13, 14)
+
+    def answer(message):
+        others = [reply(other, step(99)) for other in asked if other is not message]
+        return [*others, *([] if message is second else honest(message)), *others]
+
+    made.answer = answer
+    made.extra = questions(1)
+    grid = CarefulGrid(made)  # type: ignore[arg-type]
+    answers = grid.send_and_receive(asked, timeout=0.0)
+    assert [each.metadata.reply_to_message_id for each in answers] == [m.metadata.message_id for m in (first, third)]
+    for message, found in zip((first, third), answers, strict=True):
+        trained = arrays_of(found.content["arrays"])  # type: ignore[arg-type]
+        np.testing.assert_array_equal(trained["bias"], step(message.metadata.dst_node_id)["bias"])
+    assert grid.lost == {13: "none came in time"}
+
+
+class Clock:
+    """In the place of the module time: to sleep is to move its hands."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 100.0, []  # type: ignore[var-annotated]
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+def test_it_looks_often_at_first_and_then_every_three_seconds_until_the_deadline(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("fedseca.flower.messages.time", clock)
+    grid = CarefulGrid(MadeGrid(lambda message: []))  # type: ignore[arg-type]
+    assert grid.send_and_receive(questions(12), timeout=30.0) == [] and grid.lost == {12: "none came in time"}
+    assert clock.slept[:4] == pytest.approx([0.1, 0.15, 0.225, 0.3375])
+    assert max(clock.slept) == 3.0 and clock.slept.count(3.0) > 3 and clock.slept[-1] < 3.0
+    assert clock.now == pytest.approx(130.0)
+    clock.slept.clear()
+    assert grid.send_and_receive(questions(12), timeout=0.5) == []
+    assert clock.slept == pytest.approx([0.1, 0.15, 0.225, 0.025]), "the last look is at the deadline"
+
+
+def test_without_a_deadline_it_waits_for_the_last_answer_and_no_longer(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("fedseca.flower.messages.time", clock)
+    late = {12: 100.0, 13: 500.0, 14: 110.0}  # when each of them has answered
+    made = MadeGrid(lambda message: honest(message) if clock.now >= late[message.metadata.dst_node_id] else [])
+    grid = CarefulGrid(made)  # type: ignore[arg-type]
+    asked = questions(13, 12, 14)
+    answers = grid.send_and_receive(asked)
+    assert [m.metadata.reply_to_message_id for m in answers] == [m.metadata.message_id for m in asked], "in their order"
+    assert grid.lost == {} and 500 <= clock.now < 503
+    before = len(clock.slept)
+    assert len(grid.send_and_receive(questions(12), timeout=9.0)) == 1 and len(clock.slept) == before, (
+        "it is there at once"
+    )
+    assert len(grid.send_and_receive(questions(12), timeout=0.0)) == 1
+
+
+def test_a_question_that_was_not_taken_is_not_waited_for():
+    class Full(MadeGrid):
+        def push_messages(self, messages):
+            return super().push_messages(messages)[:1]
+
+    grid = CarefulGrid(Full(honest))  # type: ignore[arg-type]
+    assert grid.lost == {}, "nobody was asked yet"
+    assert len(grid.send_and_receive(questions(12, 13))) == 1
+    assert grid.lost == {13: "the SuperLink took no message for it"}
+    assert grid.send_and_receive([]) == [] and grid.lost == {}, "what was lost is of the last call"
+
+
+class _Spoilt(MadeGrid):
+    """Someone has uploaded a message that answers nothing and cannot be decoded: whoever fetches next, stumbles."""
+
+    problem: Exception | None = IndexError("list index out of range")
+
+    def pull_messages(self, message_ids):
+        problem, self.problem = self.problem, None
+        if problem is not None:
+            raise problem
+        return super().pull_messages(message_ids)
+
+
+def test_what_nobody_asked_for_spoils_nobodys_answer():
+    grid = CarefulGrid(_Spoilt(honest))  # type: ignore[arg-type]
+    assert len(grid.send_and_receive(questions(12, 13), timeout=0.0)) == 2 and grid.lost == {}
+    unreachable = _Spoilt(honest)
+    unreachable.problem = httpx.ConnectError("connection refused")
+    with pytest.raises(httpx.ConnectError):
+        CarefulGrid(unreachable).send_and_receive(questions(12), timeout=0.0)  # type: ignore[arg-type]
+
+
+def test_it_waits_until_enough_nodes_are_here(monkeypatch, caplog):
+    clock = Clock()
+    monkeypatch.setattr("fedseca.flower.messages.time", clock)
+    grid: Any = SimpleNamespace(get_node_ids=lambda: {5, 3, 9, 1} if clock.now >= 103 else {9})
+    assert wait_for_nodes(grid, 4).get_node_ids() == [1, 3, 5, 9], "in an order of its own"
+    assert clock.slept == [1, 1, 1] and caplog.text.count("Waiting for nodes: 1 are here, 4 are needed") == 3
+    assert list(wait_for_nodes(grid, 2).get_node_ids()) == [1, 3, 5, 9] and len(clock.slept) == 3
+
+
+def test_drawing_is_seeded_and_leaves_pythons_generator_as_it_was():
+    random.seed(7)
+    expected = [random.random() for _ in range(2)]
+    random.seed(7)
+    with drawing("train/0/1"):
+        first = random.random()
+    with pytest.raises(ZeroDivisionError), drawing("train/0/1"):
+        assert random.random() == first
+        raise ZeroDivisionError
+    with drawing("train/0/2"):
+        assert random.random() != first
+    assert [random.random() for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(2, "left out"), (3, "no answer"), (4, "no answer"), (5, "no answer"), (6, "left out")]
+)
+def test_only_what_the_superlink_says_itself_is_an_absence(code, verdict, tmp_path):
+    def answer(message):
+        away = message.metadata.dst_node_id == 12
+        return [Message(Error(code=code, reason="away"), reply_to=message)] if away else honest(message)
+
+    play(answer, audit_dir=tmp_path)
+    line = audit_of(tmp_path)[1]["12"]
+    assert line["verdict"] == verdict
+    assert line["reason"] == ("away" if verdict == "no answer" else f"answered with error {code}: away")
+
+
+def test_a_message_without_content_or_that_cannot_even_be_looked_at_is_unreadable():
+    class Torn:
+        def has_error(self):
+            return False
+
+        def has_content(self):
+            return self.whole
+
+        whole = False
+
+        @property
+        def content(self):
+            raise LookupError("torn\x1b")
+
+    torn: Any = Torn()
+    assert read_answer(torn, ["bias"]) == Unreadable("answered with nothing")
+    torn.whole = True
+    assert read_answer(torn, ["bias"]) == Unreadable(r"LookupError: torn\x1b")
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ((), "found none"), (("a", "b"), "found a, b"), (("a", "b", "c"), "found a, b, c"),
+        (("a", "b", "c", "d"), "found a, b, c …"),
+    ],
+)  # fmt: skip
+def test_one_record_of_arrays_is_expected(names, told, tmp_path):
+    def answer(message):
+        if message.metadata.dst_node_id != 12:
+            return honest(message)
+        return [Message(RecordDict({name: record(step(12)) for name in names}), reply_to=message)]
+
+    play(answer, audit_dir=tmp_path)
+    assert audit_of(tmp_path)[1]["12"]["reason"] == f"expected one record of arrays; {told}"
+
+
 def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
     def answer(message):
         broken = {"weight": np.full((3, 4), np.nan), "bias": BEFORE["bias"]}
@@ -217,12 +400,20 @@ def test_too_few_clients_keep_the_model_and_say_so(tmp_path):
     assert {audit[2][str(node)]["verdict"] for node in NODES if node != 12} == {"left out"}
 
 
-@pytest.mark.parametrize(("usable", "fewest", "goes_on"), [(3, None, True), (2, None, False), (2, 2, True)])
-def test_a_minority_of_answers_does_not_decide(usable, fewest, goes_on):
+@pytest.mark.parametrize(
+    ("asked", "usable", "fewest", "goes_on"),
+    [
+        (6, 3, None, True), (6, 2, None, False), (6, 2, 2, True), (6, 1, 1, True), (6, 1, 2, False),
+        (5, 3, None, True), (5, 2, None, False),  # two of five are a minority
+        (3, 2, None, True), (3, 1, None, False), (2, 2, None, True), (2, 1, None, False), (1, 1, None, True),
+    ],
+)  # fmt: skip
+def test_a_minority_of_answers_does_not_decide(asked, usable, fewest, goes_on):
     def answer(message):
         return honest(message) if message.metadata.dst_node_id in NODES[:usable] else []
 
-    result, _ = play(answer, rule="cwmed", min_admitted=fewest)
+    few = {"min_train_nodes": 1, "min_available_nodes": 1}
+    result, _ = play(answer, rule="cwmed", min_admitted=fewest, nodes=NODES[:asked], **few)
     assert result.train_metrics_clientapp[1]["void"] == (not goes_on)
     assert np.array_equal(arrays_of(result.arrays)["bias"], BEFORE["bias"]) != goes_on
 
@@ -547,6 +738,10 @@ def test_an_unreachable_superlink_is_nobodys_fault():
 def test_who_is_not_asked_to_evaluate_is_not_missed(caplog):
     play(honest)
     assert "did not evaluate" not in caplog.text and "configure_train" in caplog.text
+    strategy, grid = RobustStrategy(fraction_evaluate=0.0), cast(Any, MadeGrid(honest))
+    assert len(list(strategy.configure_train(1, record(BEFORE), ConfigRecord(), grid))) == 6
+    assert list(strategy.configure_evaluate(1, record(BEFORE), ConfigRecord(), grid)) == []
+    assert strategy.aggregate_evaluate(1, []) is None and "did not evaluate" not in caplog.text
 
 
 def test_evaluation_survives_what_a_node_reports():
@@ -602,3 +797,232 @@ def test_a_file_is_no_folder(name, tmp_path):
     (tmp_path / "mine").write_text("")
     with pytest.raises(InputError, match=f"{name} must be a folder; found the file"):
         RobustStrategy(**{name: tmp_path / "mine"})
+
+
+# --- what the log tells ------------------------------------------------------------------------------------------
+
+
+def test_the_log_tells_the_rule_and_that_nobody_weighs_more(caplog):
+    play(honest, rule="fedavg")
+    assert (
+        "Rule: FedAvg()" in caplog.text
+        and "All nodes weigh the same, whatever they declare as 'num-examples'" in caplog.text
+    )
+    assert "Resuming" not in caplog.text and "keeps the model" not in caplog.text and "node 12" not in caplog.text
+    caplog.clear()
+    play(honest, rule="fedavg", trust_num_examples=True)
+    assert "Rule: FedAvg()" in caplog.text and "All nodes weigh the same" not in caplog.text
+
+
+def test_the_log_tells_who_was_left_out_and_why_a_round_is_void(caplog):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return {12: [], 13: [reply(message, HOSTILE["NaN"][0])]}.get(node, honest(message))
+
+    play(answer, min_admitted=4)
+    assert "round 1: node 12: no answer: none came in time" in caplog.text
+    assert "round 1: node 13: left out: 4 NaN, first at bias[0]" in caplog.text
+    assert "node 14" not in caplog.text and "keeps the model" not in caplog.text
+    caplog.clear()
+    play(answer, min_admitted=5)
+    assert "round 1 keeps the model it began with: at least 5 answers needed, 4 usable of 6 asked" in caplog.text
+    assert "node 14" not in caplog.text, "it did nothing wrong"
+
+
+def test_the_log_tells_where_it_goes_on(caplog, tmp_path):
+    play(train, 2, checkpoint_dir=tmp_path)
+    assert "Resuming" not in caplog.text and "done already" not in caplog.text
+    play(train, 3, checkpoint_dir=tmp_path)
+    assert f"Resuming after round 2, from {tmp_path}" in caplog.text and "done already" not in caplog.text
+    for rounds in (3, 2):
+        caplog.clear()
+        result, _ = play(train, rounds, checkpoint_dir=tmp_path)
+        assert f"All {rounds} rounds are done already: nothing is trained" in caplog.text
+        assert result.train_metrics_clientapp == {}
+    caplog.clear()
+    play(train, 0, checkpoint_dir=tmp_path)
+    assert "done already" not in caplog.text, "none was asked for"
+    play(train, 1, checkpoint_dir=tmp_path / "another")
+    result, _ = play(train, 1, checkpoint_dir=tmp_path / "another")
+    assert "All 1 rounds are done already" in caplog.text and result.train_metrics_clientapp == {}
+
+
+def test_who_is_asked_does_not_depend_on_where_a_training_was_cut_off(tmp_path):
+    """Neither to train nor to evaluate; and from round to round others are asked."""
+
+    def run(rounds, folder):
+        asked: list[tuple[str, int]] = []
+
+        def answer(message):
+            kind = message.metadata.message_type
+            asked.append((kind, message.metadata.dst_node_id))
+            return train(message) if kind.startswith("train") else [reply(message, None, {"num-examples": 1})]
+
+        few = {"fraction_train": 0.34, "fraction_evaluate": 0.34, "min_available_nodes": 6}
+        play(answer, rounds, rule="fedavg", checkpoint_dir=folder, min_train_nodes=1, min_evaluate_nodes=1, **few)
+        return asked
+
+    unbroken = run(4, tmp_path / "a")
+    assert run(2, tmp_path / "b") + run(4, tmp_path / "b") == unbroken
+    for kind in ("train", "evaluate"):
+        drawn = [node for each, node in unbroken if each.startswith(kind)]
+        assert len({tuple(drawn[k : k + 2]) for k in range(0, 8, 2)}) > 1
+
+
+def test_rounds_are_counted_on_where_it_goes_on(tmp_path):
+    def answer(message):
+        if message.metadata.message_type.startswith("train"):
+            return train(message)
+        return [reply(message, None, {"num-examples": 1, "f1": 0.5})]
+
+    def run(rounds):
+        seen: list[int] = []
+        result, _ = play(
+            answer, rounds, rule="fedavg", fraction_evaluate=1.0, checkpoint_dir=tmp_path,
+            evaluate_fn=lambda number, arrays: seen.append(number) or MetricRecord({"f1": float(number)}),
+        )  # fmt: skip
+        told = (result.train_metrics_clientapp, result.evaluate_metrics_clientapp, result.evaluate_metrics_serverapp)
+        return seen, [list(each) for each in told]
+
+    assert run(2) == ([0, 1, 2], [[1, 2], [1, 2], [0, 1, 2]])
+    assert run(4) == ([2, 3, 4], [[3, 4], [3, 4], [2, 3, 4]])
+
+
+def test_who_does_not_evaluate_is_told_with_the_reason(caplog):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type.startswith("train"):
+            return honest(message)
+        if node == 12:
+            return []
+        if node == 13:
+            return [Message(Error(code=2, reason="no data\x1b"), reply_to=message)]
+        return [reply(message, None, {"num-examples": 10, "f1": 0.5})]
+
+    result, _ = play(answer, fraction_evaluate=1.0)
+    assert "round 1: node 12 did not evaluate: none came in time" in caplog.text
+    assert r"round 1: node 13 did not evaluate: no data\x1b" in caplog.text and "node 14" not in caplog.text
+    assert result.evaluate_metrics_clientapp[1]["f1"] == pytest.approx(0.5)
+
+
+def test_what_cannot_be_combined_does_not_end_the_run(caplog):
+    def fails(records, key):
+        raise ZeroDivisionError("of what a node reports")
+
+    result, _ = play(honest, train_metrics_aggr_fn=fails)
+    assert "round 1: what the nodes report cannot be combined: of what a node reports" in caplog.text
+    assert result.train_metrics_clientapp[1]["admitted"] == 6
+
+
+# --- whom it asks ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_given_is_what_the_guide_says(tmp_path):
+    strategy = RobustStrategy(audit_dir=str(tmp_path), checkpoint_dir=tmp_path / "kept")
+    assert (strategy.audit_dir, strategy.checkpoint_dir) == (tmp_path, tmp_path / "kept")
+    strategy = RobustStrategy()
+    assert strategy.audit_dir is strategy.checkpoint_dir is strategy.min_admitted is None
+    server = strategy.server
+    assert (server.rule.name, server.learning_rate, server.buffers, server.seed) == ("fedseca", 1.0, "median", 0)
+    assert not strategy.trust_num_examples
+
+
+def test_it_is_started_as_fedavg_is():
+    own, fedavgs = (inspect.signature(strategy.start).parameters for strategy in (RobustStrategy, FedAvg))
+    assert {name: each.default for name, each in own.items()} == {name: each.default for name, each in fedavgs.items()}
+
+
+@pytest.mark.parametrize("bad", [0, -1])
+def test_fewer_than_one_answer_cannot_be_asked_for(bad):
+    with pytest.raises(InputError, match=f"min_admitted must be an integer ≥ 1; found {bad}"):
+        RobustStrategy(min_admitted=bad)
+    RobustStrategy(min_admitted=1)
+
+
+@pytest.mark.parametrize(("kind", "other"), [("train", "evaluate"), ("evaluate", "train")])
+def test_as_many_nodes_are_waited_for_as_either_number_says(kind, other, monkeypatch):
+    for available, needed in ((2, 4), (4, 2)):
+        clock = Clock()
+        monkeypatch.setattr("fedseca.flower.messages.time", clock)
+        options = {f"min_{kind}_nodes": needed, f"min_{other}_nodes": 2, "min_available_nodes": available}
+        strategy = RobustStrategy(**options)
+        grid: Any = SimpleNamespace(get_node_ids=lambda clock=clock: NODES[:4] if clock.now >= 102 else NODES[:3])
+        messages = list(getattr(strategy, f"configure_{kind}")(1, record(BEFORE), ConfigRecord(), grid))
+        assert len(messages) == 4 and clock.slept == [1, 1]
+        nobody: Any = SimpleNamespace(get_node_ids=list)
+        unasked = RobustStrategy(**{f"fraction_{kind}": 0.0})
+        assert list(getattr(unasked, f"configure_{kind}")(1, record(BEFORE), ConfigRecord(), nobody)) == []
+
+
+def test_an_answer_to_nothing_and_a_second_one_are_dropped(caplog):
+    """Also where another grid hands them over."""
+    strategy = RobustStrategy("fedavg")
+    made = MadeGrid(honest, NODES[1:4])
+    grid: Any = made
+    asked = list(strategy.configure_train(1, record(BEFORE), ConfigRecord(), grid))
+    made.push_messages(asked)
+    replies = [*honest(asked[0]), reply(asked[0], step(99)), *honest(asked[1]), *questions(1)]
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    assert arrays is not None and metrics is not None
+    assert metrics["admitted"] == 2 and metrics["no-answer-nodes"] == [asked[2].metadata.dst_node_id]
+    expected = np.mean([step(message.metadata.dst_node_id)["bias"] for message in asked[:2]], axis=0)
+    np.testing.assert_allclose(arrays_of(arrays)["bias"], expected, rtol=1e-6)
+    assert caplog.text.count("an answer to nothing that was asked, or a second one, is dropped") == 2
+
+
+def test_what_nodes_report_is_combined_of_the_admitted_only():
+    def answer(message):
+        node = message.metadata.dst_node_id
+        bad = node == 12
+        return [
+            reply(message, HOSTILE["NaN"][0] if bad else step(node), {"num-examples": 1, "loss": 9.0 if bad else 1.0})
+        ]
+
+    result, _ = play(answer)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("loss", [10**400, [1.0, float("inf")], float("-inf"), [8.0], []])
+def test_what_is_no_finite_number_like_the_others_is_not_combined(loss):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return [reply(message, step(node), {"num-examples": 1, "loss": loss if node == 12 else 2.0})]
+
+    result, _ = play(answer)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("records", [0, 2])
+def test_of_a_node_with_none_or_several_records_of_metrics_nothing_is_combined(records):
+    def answer(message):
+        node = message.metadata.dst_node_id
+        if node != 12:
+            return [reply(message, step(node), {"num-examples": 1, "loss": 2.0})]
+        content = RecordDict({"arrays": record(step(node))})
+        for name in range(records):
+            content[str(name)] = MetricRecord({"num-examples": 1, "loss": 8.0})
+        return [Message(content, reply_to=message)]
+
+    result, _ = play(answer)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(2.0)
+    assert result.train_metrics_clientapp[1]["admitted"] == 6
+
+
+def test_the_weights_that_nodes_declare_count_where_they_are_trusted():
+    def answer(message):
+        node = message.metadata.dst_node_id
+        return [reply(message, step(node), {"num-examples": 5 if node == 12 else 1, "loss": float(node == 12)})]
+
+    result, _ = play(answer, rule="fedavg", trust_num_examples=True)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(0.5)
+    result, _ = play(answer, rule="fedavg")
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(1 / 6)
+
+
+def test_arrays_in_fortrans_order_are_read_as_they_are(tmp_path):
+    def answer(message):
+        trained = step(message.metadata.dst_node_id)
+        return [reply(message, {**trained, "weight": np.asfortranarray(trained["weight"])})]
+
+    result, straight = play(answer)[0], play(honest)[0]
+    np.testing.assert_array_equal(arrays_of(result.arrays)["weight"], arrays_of(straight.arrays)["weight"])

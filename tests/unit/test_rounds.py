@@ -1,6 +1,6 @@
 """The one keeper of rounds: every client has its verdict, and nothing that one sent ends a round."""
 
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from typing import Any
 
 import pytest
@@ -197,7 +197,7 @@ def test_a_rule_that_fails_makes_the_round_void_where_it_may(caplog):
     assert "\x1b" not in str(played.void) and len(str(played.void)) < 250
     assert played.verdicts["a"] == Verdict("round void")
     (logged,) = caplog.records
-    assert logged.levelname == "WARNING" and logged.exc_info is not None  # whoever looks for it finds where
+    assert logged.levelname == "WARNING" and logged.exc_info  # whoever looks for it finds where
 
 
 def test_a_rule_that_fails_is_an_error_where_it_must_not():
@@ -255,6 +255,15 @@ def test_every_kind_of_verdict_has_a_meaning():
     assert [kind for kind in KINDS if Verdict(kind).admitted] == ["used", "suspect", "round void"]
     assert USED.record() == {"verdict": "used"}
     assert Verdict("left out", "1 NaN").record() == {"verdict": "left out", "reason": "1 NaN"}
+
+
+def test_what_was_found_cannot_be_changed_afterwards():
+    played = play_round(fedseca.Server("fedavg"), {"a": model(0)}, BEFORE)
+    for made, field in (
+        (played, "void"), (played.verdicts["a"], "kind"), (NoAnswer(), "reason"), (Unreadable("torn"), "reason"),
+    ):  # fmt: skip
+        with pytest.raises(FrozenInstanceError):
+            setattr(made, field, "another")
 
 
 @pytest.mark.parametrize("ids", [("a\n", "a\\n"), ("a", 7)])

@@ -1,5 +1,7 @@
 """Whatever a client sends, the round goes on with the others, and a person can read why it was left out."""
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from safetensors.torch import save, save_file
 
 import fedseca
 from fedseca.errors import InputError, NotEnoughClients, by_reason
-from fedseca.screening import screen
+from fedseca.screening import look_like_models, screen
 
 
 def good(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -290,3 +292,87 @@ def test_the_callers_own_mistakes_are_errors():
 def test_norms_are_measured_on_the_way():
     matrix = torch.randn(3, 1000)
     assert torch.allclose(screen(matrix).norms, matrix.double().norm(dim=1), rtol=1e-12)
+
+
+def alike(
+    apart: float, *, clients: int = 5, dim: int = 1000, where: slice = slice(None)
+) -> list[dict[str, torch.Tensor]]:
+    """Rows that share a part so many times longer than what tells them apart, which is as long in each but one."""
+    common = torch.zeros(dim)
+    common[where] = apart * dim**0.5 / len(range(dim)[where]) ** 0.5
+    own = torch.tensor([1.0 if 2 * k < clients - 1 else -1.0 for k in range(clients - 1)] + [0.0])
+    return [{"w": common + each} for each in own]
+
+
+@pytest.mark.parametrize("clients", [3, 5])
+def test_rows_look_like_models_where_what_they_share_is_six_times_longer_than_what_tells_them_apart(clients):
+    assert look_like_models(screen(alike(6.01, clients=clients)).updates)
+    assert not look_like_models(screen(alike(6.0, clients=clients)).updates)
+    assert not look_like_models(screen(alike(-5.0, clients=clients)).updates)
+
+
+@pytest.mark.parametrize("clients", [64, 65, 129, 200])
+def test_of_many_clients_some_are_looked_at(clients):
+    own = torch.linspace(-1, 1, clients)
+    assert look_like_models(screen([{"w": torch.full((20,), 20.0) + each} for each in own]).updates)
+    assert not look_like_models(screen([{"w": torch.full((20,), 1.0) + each} for each in own]).updates)
+
+
+def test_what_cannot_be_models_does_not_look_like_them():
+    assert not look_like_models(screen(alike(60.0)[:2]).updates), "two tell nothing"
+    assert not look_like_models(screen([row["w"] for row in alike(60.0)]).updates), "a vector has no arrays"
+    assert not look_like_models(screen([{"w": torch.ones(9)}] * 4).updates), "they do not differ at all"
+
+
+@pytest.mark.parametrize("dim", [10, 256, 257, 300])
+@pytest.mark.parametrize("where", [slice(0, 5), slice(-5, None)])
+def test_what_rows_share_is_found_from_the_first_coordinate_to_the_last(dim, where):
+    assert look_like_models(screen(alike(20.0, dim=dim, where=where)).updates)
+
+
+def test_of_long_rows_some_thousand_coordinates_are_looked_at():
+    dim = 100_000
+    assert look_like_models(screen(alike(12.0, dim=dim)).updates)
+    assert look_like_models(screen(alike(12.0, dim=dim, where=slice(0, dim, 2))).updates)
+    assert not look_like_models(screen(alike(12.0, dim=dim, where=slice(300, 600))).updates), "between two looks"
+
+
+@pytest.mark.parametrize(("norm", "admitted"), [(1e150, 1), (1.01e150, 0)])
+def test_the_longest_update_that_can_be_computed_with(norm, admitted):
+    found = screen(torch.tensor([[norm]], dtype=torch.float64))
+    assert len(found.updates) == admitted
+    if not admitted:
+        assert found.rejected[0].reason == "norm 1.01e+150 is too large to compute with (allowed: up to 1e+150)"
+
+
+@pytest.mark.parametrize(("arrays", "tensors", "numpy"), [(1, 0, True), (0, 1, False), (2, 1, True), (1, 1, False)])
+def test_the_answer_has_the_form_that_most_admitted_clients_sent(arrays, tensors, numpy):
+    broken = [np.full(2, NAN, np.float32)] * 5
+    found = screen([*[np.ones(2, np.float32)] * arrays, *[torch.ones(2)] * tensors, *broken])
+    assert found.is_numpy == numpy
+
+
+def test_a_file_that_changes_while_it_is_read_in_place_is_an_error(tmp_path):
+    for k in range(2):
+        save_file(good(k), tmp_path / f"{k}.safetensors")
+    files = sorted(tmp_path.iterdir())
+    found = screen(files, in_place=True)
+    found.check_unchanged()
+    assert len(found.files) == 2 and screen(files).files == ()
+    files[1].write_bytes(files[1].read_bytes() + b"\0")
+    with pytest.raises(InputError, match=r"1.safetensors: was changed while it was aggregated.* without in_place"):
+        found.check_unchanged()
+
+
+def test_later_rounds_have_the_arrays_of_the_first():
+    expected = screen([good(0)]).updates.layout
+    screen([good(1)], before=good(2), expected=expected)
+    with pytest.raises(InputError, match=r"before the round is not that of earlier rounds: missing key 'fc\.bias'"):
+        screen([good(1)], before=changed(fc__bias=None), expected=expected)
+    found = screen([good(1), changed(fc__bias=None), changed(fc__bias=None)], expected=expected)
+    assert [r.reason for r in found.rejected] == ["missing key 'fc.bias'"] * 2, "whatever the majority sends"
+
+
+def test_what_was_screened_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        screen(torch.ones(2, 3)).rejected = ()  # type: ignore[misc]

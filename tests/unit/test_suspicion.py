@@ -1,7 +1,7 @@
 """Who is suspect: one pure function, and everybody who shows what it says."""
 
 import json
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +97,13 @@ def test_thresholds_are_declared():
     for bad in ({"weight": 1.0}, {"weight": -0.1}, {"norm": 1.0}, {"norm": 0.5}, {"norm": torch.inf}):
         with pytest.raises(ParameterError):
             Thresholds(**bad)
+
+
+def test_thresholds_are_given_by_name_and_stay():
+    with pytest.raises(TypeError):
+        Thresholds(0.5, 5.0)  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError):
+        Thresholds().norm = 2.0  # type: ignore[misc]
 
 
 def test_other_thresholds():
