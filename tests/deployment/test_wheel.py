@@ -56,7 +56,7 @@ def pip(*words: object, python: Path = Path(sys.executable)) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+    folder: Path = tmp_path_factory.mktemp("wheel")
     pip("wheel", "--no-deps", "--wheel-dir", folder, ROOT)
     (made,) = folder.glob("*.whl")
     return made
@@ -65,7 +65,7 @@ def wheel(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module", params=ENDS)
 def installed(request, wheel, tmp_path_factory) -> Path:
     """The folder of the programs of an environment with the oldest or newest of what is not borrowed."""
-    home = tmp_path_factory.mktemp(request.param)
+    home: Path = tmp_path_factory.mktemp(request.param)
     subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=PATIENCE)
     (packages,) = home.glob("lib/python*/site-packages")
     borrow(with_what_they_need(LARGE), packages)

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -430,3 +431,7 @@ def test_every_published_table_can_be_drawn_again(file):
 
 def test_there_are_published_tables():
     assert len(KEPT) >= 9
+
+
+def test_a_value_that_is_no_number_has_no_deviation():
+    assert Score("fedavg", "ipm", (0.5, math.nan)).std is None and Score("fedavg", "ipm", (0.5, 0.7)).std

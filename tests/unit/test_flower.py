@@ -877,10 +877,14 @@ def test_rounds_are_counted_on_where_it_goes_on(tmp_path):
 
     def run(rounds):
         seen: list[int] = []
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
+            seen.append(number)
+            return MetricRecord({"f1": float(number)})
+
         result, _ = play(
-            answer, rounds, rule="fedavg", fraction_evaluate=1.0, checkpoint_dir=tmp_path,
-            evaluate_fn=lambda number, arrays: seen.append(number) or MetricRecord({"f1": float(number)}),
-        )  # fmt: skip
+            answer, rounds, rule="fedavg", fraction_evaluate=1.0, checkpoint_dir=tmp_path, evaluate_fn=evaluate
+        )
         told = (result.train_metrics_clientapp, result.evaluate_metrics_clientapp, result.evaluate_metrics_serverapp)
         return seen, [list(each) for each in told]
 
@@ -921,7 +925,7 @@ def test_what_is_not_given_is_what_the_guide_says(tmp_path):
     strategy = RobustStrategy(audit_dir=str(tmp_path), checkpoint_dir=tmp_path / "kept")
     assert (strategy.audit_dir, strategy.checkpoint_dir) == (tmp_path, tmp_path / "kept")
     strategy = RobustStrategy()
-    assert strategy.audit_dir is strategy.checkpoint_dir is strategy.min_admitted is None
+    assert [strategy.audit_dir, strategy.checkpoint_dir, strategy.min_admitted] == [None] * 3
     server = strategy.server
     assert (server.rule.name, server.learning_rate, server.buffers, server.seed) == ("fedseca", 1.0, "median", 0)
     assert not strategy.trust_num_examples
@@ -944,13 +948,14 @@ def test_as_many_nodes_are_waited_for_as_either_number_says(kind, other, monkeyp
     for available, needed in ((2, 4), (4, 2)):
         clock = Clock()
         monkeypatch.setattr("fedseca.flower.messages.time", clock)
-        options = {f"min_{kind}_nodes": needed, f"min_{other}_nodes": 2, "min_available_nodes": available}
+        options: Any = {f"min_{kind}_nodes": needed, f"min_{other}_nodes": 2, "min_available_nodes": available}
         strategy = RobustStrategy(**options)
         grid: Any = SimpleNamespace(get_node_ids=lambda clock=clock: NODES[:4] if clock.now >= 102 else NODES[:3])
         messages = list(getattr(strategy, f"configure_{kind}")(1, record(BEFORE), ConfigRecord(), grid))
         assert len(messages) == 4 and clock.slept == [1, 1]
         nobody: Any = SimpleNamespace(get_node_ids=list)
-        unasked = RobustStrategy(**{f"fraction_{kind}": 0.0})
+        nothing: Any = {f"fraction_{kind}": 0.0}
+        unasked = RobustStrategy(**nothing)
         assert list(getattr(unasked, f"configure_{kind}")(1, record(BEFORE), ConfigRecord(), nobody)) == []
 
 

@@ -349,7 +349,7 @@ def test_the_longest_update_that_can_be_computed_with(norm, admitted):
 def test_the_answer_has_the_form_that_most_admitted_clients_sent(arrays, tensors, numpy):
     broken = [np.full(2, NAN, np.float32)] * 5
     found = screen([*[np.ones(2, np.float32)] * arrays, *[torch.ones(2)] * tensors, *broken])
-    assert found.is_numpy == numpy
+    assert found.form.numpy == numpy
 
 
 def test_a_file_that_changes_while_it_is_read_in_place_is_an_error(tmp_path):

@@ -71,7 +71,7 @@ class _Commands(Group):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
 
-    def command(self, ctx: Any, name: str) -> Any:
+    def called(self, ctx: Any, name: str) -> Any:
         return load(name)
 
 

@@ -25,8 +25,8 @@ class Group(TyperGroup):
         known = self.list_commands(ctx)
         if name not in known:
             raise UnknownName(f"{unknown('command', name, known)}. See {ctx.command_path} --help.")
-        return name, self.command(ctx, name), rest
+        return name, self.called(ctx, name), rest
 
-    def command(self, ctx: Any, name: str) -> Any:
+    def called(self, ctx: Any, name: str) -> Any:
         """The command that is called."""
         return self.get_command(ctx, name)

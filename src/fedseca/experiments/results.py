@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
@@ -31,7 +32,7 @@ class Score:
 
     @property
     def std(self) -> float | None:
-        return stdev(self.values) if len(self.values) > 1 else None
+        return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else None
 
     @property
     def count(self) -> int:
