@@ -1,7 +1,7 @@
 """Full disks, kills and very many clients: what is kept must be that of a run that nothing happened to.
 
     python -m benchmarks.faults [--disks 100] [--grid-kills 100] [--book-kills 100] [--flower-kills 10]
-        [--clients 100000] [--seed 0] [--output figures.json]
+        [--clients 100000] [--minutes 60] [--seed 0] [--output figures.json]
 
 Four parts, each with a count; a count of 0 leaves its part out. Every moment and every victim is drawn from `--seed`.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -41,6 +42,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 from safetensors.torch import load_file
 
 import fedseca.cli
@@ -57,7 +59,7 @@ from tests.deployment.federation import Federation
 from tests.deployment.processes import running
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 300.0
+PATIENCE = 900.0
 """Seconds after which something that hangs is a fault."""
 RUN = ["--dataset", "digits", "--rounds", "6", "--train-images", "60", "--test-images", "40", "--checkpoint-every", "2"]
 GRID = ["--rounds", "20", "--train-images", "60", "--test-images", "20", "--aggregator", "fedseca,cwmed,krum"]
@@ -86,11 +88,15 @@ def expect(true: object, what: str) -> None:
 class Count:
     """How far a part is: a bar in a terminal, lines in a file."""
 
+    minutes: ClassVar[float] = math.inf
+    """After which those parts end whose count was not reached."""
+
     def __init__(self, what: str, total: int) -> None:
         columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=CONSOLE, disable=not CONSOLE.is_terminal)
         self._task = self._bar.add_task(what, total=total)
         self.what, self.total, self.done = what, total, 0
+        self._deadline = time.monotonic() + 60 * self.minutes
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -98,6 +104,9 @@ class Count:
 
     def __exit__(self, *problem: object) -> None:
         self._bar.stop()
+
+    def goes_on(self) -> bool:
+        return self.done < self.total and time.monotonic() < self._deadline
 
     def step(self) -> None:
         self.done += 1
@@ -165,15 +174,21 @@ class Child:
         """The processes that it started, and they theirs."""
         return [process.pid for process in running() if process.session == self.pid and process.pid != self.pid]
 
-    def leaves_nothing(self) -> None:
-        """When it is gone, so are they, in their own time."""
-        deadline = time.monotonic() + 60
-        while left := self.others():
-            if time.monotonic() > deadline:
+    def leaves_nothing(self) -> float:
+        """When it is gone, so are they: after how many seconds.
+
+        The process that cells are forked from hears of the end only when it has imported everything, which takes
+        seconds, and a minute on a busy machine. So what is left is waited for, and the longest wait is told.
+        """
+        began = time.monotonic()
+        while left := [process for process in running() if process.session == self.pid and process.pid != self.pid]:
+            if time.monotonic() - began > PATIENCE:
                 for each in left:
-                    os.kill(each, signal.SIGKILL)
-                raise Fault(f"{len(left)} processes are left behind")
+                    with suppress(ProcessLookupError):
+                        os.kill(each.pid, signal.SIGKILL)
+                raise Fault(f"left behind after {PATIENCE:g} s: {[each.command[:100] for each in left]}")
             time.sleep(0.02)
+        return time.monotonic() - began
 
 
 def _do(work: Callable[[], object]) -> int:
@@ -310,17 +325,24 @@ def inside(folder: Path, count: int, limit: bool, rng: random.Random) -> Figures
         # What a checkpoint takes beside the old one, too.
         most = max(files) if limit else sum(-(-size // 4096) * 4096 for size in files) + max(files)
         shutil.rmtree(place)
-        failed = failed_again = 0
+        failed = failed_again = kept = 0
         for _ in Count(f"full disks, {kind}", count):
             place.mkdir()
             disk.leave(rng.randrange(1, most))
             failed += disk.work(work) != 0
+            kept += any(place.rglob(CHECKPOINT))
             failed_again += disk.work(work) != 0
             disk.leave(None)
             expect(disk.work(work) == 0, f"a {kind} does not go on after a full disk")
             expect(numbers(place) == unbroken, f"a {kind} that went on after a full disk has other numbers")
             shutil.rmtree(place)
-        figures[kind] = {"times": count, "failed": failed, "failed_going_on": failed_again, "as_unbroken": count}
+        figures[kind] = {
+            "times": count,
+            "failed": failed,
+            "after_a_checkpoint": kept,
+            "failed_going_on": failed_again,
+            "as_unbroken": count,
+        }
     return figures
 
 
@@ -329,27 +351,34 @@ def inside(folder: Path, count: int, limit: bool, rng: random.Random) -> Figures
 
 def grid_kills(count: int, rng: random.Random) -> Figures:
     victims = dict.fromkeys(("the grid", "one of its processes", "all of them"), 0)
-    starts = grids = 0
+    starts, grids, longest = 0, 0, 0.0
     with tempfile.TemporaryDirectory() as folder, Count("kills of a grid", count) as kills:
         began = time.monotonic()
         unbroken = finished_grid(Path(folder, "unbroken"))
         seconds = time.monotonic() - began
-        while kills.done < count:
+        while kills.goes_on():
             place, code = Path(folder, f"grid {grids}"), 1
-            while code != 0 and kills.done < count:
+            while code != 0 and kills.goes_on():
                 grid, wait = start_grid(place), seconds
                 starts += 1
-                while kills.done < count and grid.runs_for(rng.uniform(0.0, wait)):
+                while kills.goes_on() and grid.runs_for(rng.uniform(0.0, wait)):
                     victim = kill_some(grid, rng)
                     victims[victim] += 1
                     kills.step()
                     wait = seconds / 6  # it has begun: the next kill of this grid comes sooner
                 code = grid.end()
-                grid.leaves_nothing()
+                longest = max(longest, grid.leaves_nothing())
             expect(finished_grid(place) == unbroken, "a cell of a grid that was killed has other numbers")
             grids += 1
     cells = grids * len(unbroken)
-    return {"kills": count, "victims": victims, "starts": starts, "grids": grids, "cells_as_unbroken": cells}
+    return {
+        "kills": kills.done,
+        "victims": victims,
+        "starts": starts,
+        "grids": grids,
+        "cells_as_unbroken": cells,
+        "longest_seconds_until_all_are_gone": round(longest, 1),
+    }
 
 
 def kill_some(grid: Child, rng: random.Random) -> str:
@@ -474,7 +503,7 @@ def flower_kills(count: int, rng: random.Random) -> Figures:
         began = time.monotonic()
         model = finish(place, "unbroken")
         seconds, trainings = (time.monotonic() - began) / 3, 0
-        while kills.done < count:
+        while kills.goes_on():
             (place := Path(folder, f"training {trainings}")).mkdir()
             for _ in range(rng.randrange(1, 4)):
                 run = start(place, f"killed-{kills.done}")
@@ -484,11 +513,11 @@ def flower_kills(count: int, rng: random.Random) -> Figures:
                     federation.kill_serverapp()
                     kills.step()
                 federation.kill(run.name)
-                if kills.done == count:
+                if not kills.goes_on():
                     break
             expect(finish(place, f"resumed-{trainings}") == model, "a server that was killed has another model")
             trainings += 1
-    return {"kills": count, "trainings": trainings, "as_unbroken": trainings}
+    return {"kills": kills.done, "trainings": trainings, "as_unbroken": trainings}
 
 
 # Very many clients
@@ -546,15 +575,24 @@ def strangers(place: Path, rule: str, rounds: int, in_a_round: int, tell: int) -
             os.write(tell, json.dumps({"seconds": seconds, "megabytes": most}).encode() + b"\n")
 
 
+_TELLING_ITS_MEMORY = """
+import atexit, sys
+from fedseca.cli import main
+most = lambda: next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+atexit.register(lambda: print(f"VmHWM {most()}", file=sys.stderr))
+main()
+"""
+
+
 def measured_command(*words: object) -> list[tuple[str, float]]:
     """Run it from its beginning: the seconds, and the most memory that it had."""
     began = time.monotonic()
-    program = [sys.executable, "-c", "from fedseca.cli import main; main()", *map(str, words)]
-    with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    expect(process.returncode == 0, f"fedseca {' '.join(map(str, words))} fails")
-    return [("seconds", round(time.monotonic() - began, 1)), ("megabytes", used.ru_maxrss // 1024)]
+    program = [sys.executable, "-c", _TELLING_ITS_MEMORY, *map(str, words)]
+    done = subprocess.run(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    seconds = time.monotonic() - began
+    expect(done.returncode == 0, f"fedseca {' '.join(map(str, words))} fails: {done.stderr[-200:]}")
+    most = int(done.stderr.rpartition("VmHWM ")[2])
+    return [("seconds", round(seconds, 1)), ("megabytes", most // 1024)]
 
 
 # All of it
@@ -568,12 +606,16 @@ def main() -> None:
     parser.add_argument("--flower-kills", type=int, default=10, help="in the first round, of real ServerApps")
     parser.add_argument("--clients", type=int, default=100_000, help="distinct ones over the rounds")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="for the kills of a grid, and of Flower, at most"
+    )
     parser.add_argument("--output", type=Path, help="where the figures are written as JSON")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--limit", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     rng = random.Random(given.seed)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    Count.minutes = given.minutes
     warm_up()
     if given.inside is not None:
         print(json.dumps(inside(given.inside, given.disks, given.limit, rng)))
@@ -612,23 +654,17 @@ def attempted(count: int, work: Callable[[int], Figures]) -> Figures:
         figures = work(count)
     except Exception as problem:
         traceback.print_exc()
-        figures = {"fault": f"{type(problem).__name__}: {problem}"}
+        figures = {"fault": f"{type(problem).__name__}: {problem}".partition("\n")[0]}
     return {**figures, "seconds": round(time.monotonic() - began)}
 
 
 def show(report: dict[str, Figures]) -> None:
     table = Table("part", "what", "figure")
-    for name, figures in report.items():
-        for what, value in figures.items():
-            shown = (
-                ", ".join(f"{k} {v}" for k, v in value.items())
-                if isinstance(value, dict)
-                else f"{value:,}"
-                if isinstance(value, int)
-                else str(value)
-            )
-            table.add_row(name, what.replace("_", " "), shown)
-            name = ""
+    for part, figures in report.items():
+        for number, (what, value) in enumerate(figures.items()):
+            inner = value.items() if isinstance(value, dict) else [("", value)]
+            shown = ", ".join(f"{name.replace('_', ' ')} {figure}".strip() for name, figure in inner)
+            table.add_row(part if number == 0 else "", what.replace("_", " "), Text(shown[:300]))
     Console(width=140).print(table)
 
 
