@@ -54,7 +54,7 @@ def main() -> None:
         if site == "broken":
             state["0.weight"][3, 5:9] = torch.nan
         save_file({k: v.contiguous() for k, v in state.items()}, FOLDER / "models" / f"{site}.safetensors")
-    print(f"{len(SITES)} files in {FOLDER / 'updates'}")
+    print(f"{len(SITES)} files in {FOLDER / 'models'}")
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ __all__ = sorted(["__version__", *_HOME])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _HOMES or name == "testing":  # `fedseca.errors.StateError`: a name of the house itself
+        return import_module(f"fedseca.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fedseca' has no attribute {name!r}")
     home = import_module(f"fedseca.{_HOME[name]}")

@@ -186,12 +186,15 @@ class Declared:
             raise ParameterError(unknown(f"hyperparameter of {cls.name}", name, known))
         return known[name]
 
-    def values(self) -> dict[str, Any]:
-        """This instance's hyperparameters, ready for JSON: with them it can be made again."""
+    def values(self, *, complete: bool = False) -> dict[str, Any]:
+        """This instance's hyperparameters, ready for JSON: with them it can be made again.
+
+        `complete`: with those that were declared later, too, where they have their default.
+        """
         values = {
             name: value
             for name, declared in self.hyperparameters().items()
-            if (value := getattr(self, name)) != declared.default or not declared.later
+            if (value := getattr(self, name)) != declared.default or complete or not declared.later
         }
         return {name: value.describe() if isinstance(value, Declared) else value for name, value in values.items()}
 

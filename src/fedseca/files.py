@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,10 @@ try:
     import fcntl
 except ImportError:  # not on Windows: there, processes must keep off each other's files themselves
     fcntl = None  # type: ignore[assignment]
+
+
+PRIVATE = 0o600
+"""The mode of files that name sites or hold models: only who runs the server reads them."""
 
 
 def take_lock(file: IO[bytes], *, wait: bool) -> bool:
@@ -27,16 +33,29 @@ def take_lock(file: IO[bytes], *, wait: bool) -> bool:
     return True
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file; a pipe or a device, at which one would wait without end, is an `OSError`."""
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0), PRIVATE)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "it is not a file", str(path))
+    return handle
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file that may lie in anybody's folder."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file for a moment; others that want it wait."""
     with path.open("ab") as file:
         take_lock(file, wait=True)
         yield
-
-
-PRIVATE = 0o600
-"""The mode of files that name sites or hold models: only who runs the server reads them."""
 
 
 @contextmanager

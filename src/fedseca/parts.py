@@ -122,10 +122,11 @@ def table(value: Any, default: str) -> dict[str, Any]:
 def flat(described: Declared) -> dict[str, Any]:
     """All that it holds by path: `aggregator` is the name of a part, `aggregator.sparsity` a hyperparameter of it."""
     values: dict[str, Any] = {}
-    for name, value in described.values().items():
-        if isinstance(value, dict):
-            values[name] = value["name"]
-            values |= {f"{name}.{inner}": each for inner, each in value.items() if inner != "name"}
+    for name in described.values(complete=True):
+        value = getattr(described, name)
+        if isinstance(value, Declared):
+            values[name] = value.name
+            values |= {f"{name}.{inner}": each for inner, each in value.values(complete=True).items()}
         else:
             values[name] = value
     return values

@@ -140,7 +140,7 @@ def _read_arrays(item: Any, in_place: bool) -> tuple[Arrays, Form]:
         return {"": as_tensor(item)}, Form(numpy=isinstance(item, np.ndarray))
     if isinstance(item, torch.nn.Module):
         item = item.state_dict()
-    if isinstance(item, list | tuple) and any(isinstance(value, int | float) for value in item):
+    if isinstance(item, list | tuple) and any(map(_is_number, item)):
         raise Malformed(f"is a {type(item).__name__} of numbers, expected {_CLIENTS}")
     if isinstance(item, list | tuple):
         named = {f"array {place}": value for place, value in enumerate(item)}
@@ -160,6 +160,11 @@ def _read_arrays(item: Any, in_place: bool) -> tuple[Arrays, Form]:
         return arrays, Form("record", numpy=True)
     is_numpy = all(isinstance(value, np.ndarray | np.generic) for value in values)
     return arrays, Form("dict" if named is item else "list", is_numpy)
+
+
+def _is_number(value: Any) -> bool:
+    """One of Python's own; one of NumPy's is an array without dimensions."""
+    return isinstance(value, int | float) and not isinstance(value, np.generic)
 
 
 def _map_copy(path: str | os.PathLike[str]) -> Arrays:

@@ -227,7 +227,8 @@ class Server:
         admitted = screening.updates
         fewest = max(self.rule.min_clients(), min_clients)
         if len(admitted) < fewest:
-            way_out = self.rule.way_out(len(admitted))
+            few = len(admitted) < self.rule.min_clients()  # else it is the caller who asks for more
+            way_out = self.rule.way_out(len(admitted)) if few else ""
             raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected, way_out=way_out)
         if before is None and look_like_models(admitted):
             warnings.warn(LooksLikeModels(_MODELS), stacklevel=3)

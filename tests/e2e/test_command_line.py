@@ -110,6 +110,7 @@ BAD = {
         ["-o", "a.pt"],
         "a.pt: a safetensors file is written, and .pt names another format; call it a.s",
     ),
+    "another format in capitals": (["-o", "a.PT"], "a.PT: a safetensors file is written"),
     "missing global": (["--global", "nowhere"], "nowhere: no such file"),
     "broken global": (
         ["--global", str(PLUGIN)],

@@ -397,3 +397,13 @@ def test_a_note_that_says_nothing(note, tmp_path):
     (tmp_path / "anchor.json").write_bytes(note)
     with pytest.raises(AuditError, match="does not say where the anchor is"):
         read_note(tmp_path / "audit.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800x"])
+def test_a_name_that_the_system_does_not_know_is_one_line(tmp_path, name):
+    for place in (name, ["logger", name]):
+        with pytest.raises(InputError, match="anchor must be the path of a file, or a command"):
+            make_anchor(place)
+    (tmp_path / "anchor.json").write_text(json.dumps({"file": name}))
+    with pytest.raises(AnchorError, match="does not say where the anchor is"):
+        read_note(tmp_path / "audit.jsonl")

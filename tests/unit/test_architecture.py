@@ -115,6 +115,8 @@ def test_the_facade_says_the_same_to_a_type_checker_as_to_python():
     assert told.keys() == set(fedseca.__all__) - {"__version__"} <= set(dir(fedseca))
     for name, module in told.items():
         assert getattr(importlib.import_module(str(module)), name) is getattr(fedseca, name)
+    code = "import fedseca; print(fedseca.errors.StateError, fedseca.testing.check_step, fedseca.server.Server)"
+    assert "StateError" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     with pytest.raises(AttributeError, match="module 'fedseca' has no attribute 'agregate'"):
         fedseca.agregate  # noqa: B018
 

@@ -289,3 +289,16 @@ def test_what_is_declared_later_changes_no_name_of_what_was_kept():
 )  # fmt: skip
 def test_too_few_clients_have_a_way_out(rule, given, clients, expected):
     assert fedseca.make_aggregator(rule, **given).way_out(clients) == expected
+
+
+def test_what_is_declared_later_is_compared_and_shown_all_the_same():
+    lower, mean = (fedseca.Scenario(aggregator={"name": "cwmed", "even": even}) for even in ("lower", "mean"))
+    assert [SCENARIO.shown(each, "aggregator.even") for each in (lower, mean)] == ["lower", "mean"]
+    assert flat(lower).keys() == flat(mean).keys() and lower.id != mean.id
+    assert fedseca.Scenario(aggregator={"name": "cwmed", "even": "lower"}).id == fedseca.Scenario(aggregator="cwmed").id
+
+
+def test_who_asks_for_more_clients_than_the_rule_is_told_no_way_out():
+    with pytest.raises(fedseca.NotEnoughClients) as refused:
+        fedseca.Server("krum", num_byzantine=1).aggregate(np.ones((5, 2)), min_clients=6)
+    assert str(refused.value) == "krum needs at least 6 clients, 5 of 5 were admitted"

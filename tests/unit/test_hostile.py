@@ -312,3 +312,16 @@ def test_models_in_the_place_of_updates_are_told_loudly(tmp_path):
     updates = [{name: origin[name] - each[name].numpy() for name in origin} for each in trained]
     assert isinstance(updates[0]["1.num_batches_tracked"], np.int64)  # a counter, and no ground for a rejection
     assert Server("fedseca").aggregate(updates).rejected == ()  # nor is anything warned of
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "main.experiment.json", "result.json", "clients.jsonl", "rounds.jsonl"]
+)
+def test_a_pipe_in_a_folder_of_runs_is_not_waited_for(tmp_path, name):
+    fedseca.simulate(fedseca.Scenario(rounds=1, train_images=60, test_images=30), folder=tmp_path / "run")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "run" / name)
+    fedseca.simulate(fedseca.Scenario(rounds=1, train_images=60, test_images=30, seed=1), folder=tmp_path / "other")
+    found = collect([tmp_path])  # and the other run is shown
+    assert len(found.runs) >= 1
+    assert name == "result.json" or any("it is not a file" in each.reason for each in found.left_out), found.left_out

@@ -149,6 +149,8 @@ def test_lists_of_arrays_come_back_as_lists():
         found = fedseca.aggregate([form(client) for client in clients], rule="cwmed", before=before)
         assert type(found) is list and all(type(array) is kind for array in found)
         assert all(np.array_equal(a, b) for a, b in zip(found, expected.values(), strict=True)) and found[1] == 9
+    floats = fedseca.aggregate([[np.ones(2), np.float64(3)]] * 3, rule="fedavg")  # a float to Python, too
+    assert floats[1] == 3 and type(floats[1]) is np.ndarray
     tensors = fedseca.aggregate([[torch.ones(2), torch.ones(1)]] * 3, rule="fedavg")
     assert type(tensors) is list and [t.tolist() for t in tensors] == [[1, 1], [1]]
     bad = [*clients, [*clients[0][:2], "w"], clients[0][:2], [[1.0, 2.0]]]

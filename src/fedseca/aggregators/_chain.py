@@ -68,8 +68,9 @@ class Chain(Aggregator):
             for each in step.diagnostics
         ]
 
-    def values(self) -> dict[str, Any]:
-        return {f"{part.name}.{name}": value for part in self.parts for name, value in part.values().items()}
+    def values(self, *, complete: bool = False) -> dict[str, Any]:
+        told = ((part.name, part.values(complete=complete)) for part in self.parts)
+        return {f"{part}.{name}": value for part, values in told for name, value in values.items()}
 
     def hyperparameters(self) -> dict[str, Hyperparameter]:  # type: ignore[override]  # of this chain, not of all
         return {f"{part.name}.{name}": each for part in self.parts for name, each in part.hyperparameters().items()}

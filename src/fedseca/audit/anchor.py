@@ -8,13 +8,11 @@ must be in the chain, whatever happened to the server.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import shlex
 import signal
-import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -25,7 +23,7 @@ from typing import Any, NamedTuple
 
 from fedseca.audit.chain import BEGINNING, AuditError, hashes, minute
 from fedseca.errors import InputError, printable
-from fedseca.files import PRIVATE, sync_folder, write_atomically
+from fedseca.files import PRIVATE, open_regular, sync_folder, write_atomically
 
 PATIENCE = 30.0
 """Seconds that a command may take."""
@@ -74,7 +72,7 @@ class FileAnchor:
         The folder is not made: where storage is not mounted, the file would land on the disk of the server.
         """
         try:
-            handle = _open_file(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            handle = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             with os.fdopen(handle, "r+b", buffering=0) as file:
                 size = file.seek(0, os.SEEK_END)
                 half = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # a disk was full, the power failed
@@ -144,15 +142,23 @@ Anchor = FileAnchor | CommandAnchor
 
 def make_anchor(place: Place) -> Anchor:
     """The anchor at a place; an `InputError` if it is none."""
-    if isinstance(place, str | Path) and str(place):
+    if isinstance(place, str | Path) and str(place) and _can_be_told(str(place)):
         return FileAnchor(place)
     words = list(place) if isinstance(place, Sequence) and not isinstance(place, str) else []
-    if words and words[0] and all(isinstance(word, str) and "\0" not in word for word in words):
+    if words and words[0] and all(isinstance(word, str) and _can_be_told(word) for word in words):
         return CommandAnchor(words)
     raise InputError(
         "anchor must be the path of a file, or a command as a list of words, such as ['logger', '-t', 'fedseca']; "
         f"found {printable(repr(place), 100)}"
     )
+
+
+def _can_be_told(text: str) -> bool:
+    """Whether the system understands it as a name or a word."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeError:
+        return False
 
 
 class Memory(NamedTuple):
@@ -171,7 +177,7 @@ def read_anchor(path: Path) -> Memory:
     """
     records, unreadable = [], 0
     try:
-        with os.fdopen(_open_file(path, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             for line in iter(partial(file.readline, _LONGEST), b""):
                 record = _record(line)
                 if record is not None:
@@ -193,15 +199,6 @@ def _record(line: bytes) -> Anchored | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return record if whole and text else None
-
-
-def _open_file(path: Path, flags: int) -> int:
-    """Open a file; a pipe or a device, at which one would wait without end, is an `OSError`."""
-    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), PRIVATE)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "it is not a file")
-    return handle
 
 
 class Comparison:
@@ -291,7 +288,7 @@ def read_note(audit: Path) -> Anchor | None:
     """Where the anchor of an audit is, as it is said beside it; None if nothing is said."""
     path = audit.parent / _NOTE
     try:
-        with os.fdopen(_open_file(path, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             found = json.loads(file.read(_LONGEST))
         place = found["file"] if "file" in found else found["command"]
         if type(place) is not (str if "file" in found else list):

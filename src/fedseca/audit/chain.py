@@ -20,7 +20,7 @@ from types import NoneType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from fedseca.errors import FolderBusy, InputError
-from fedseca.files import PRIVATE, sync_folder, take_lock
+from fedseca.files import PRIVATE, open_regular, sync_folder, take_lock
 from fedseca.verdict import KINDS
 
 Record = dict[str, Any]
@@ -132,7 +132,7 @@ class Audit:
 def is_chained(path: Path) -> bool:
     """Whether the first line of a file carries hashes; of an empty or missing one too, which is a chain of no lines."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             first = file.readline(_LONGEST)
     except OSError:
         return True
@@ -181,7 +181,7 @@ def _links(path: Path, *, strict: bool = False) -> Iterator[_Link]:
     """The chain, line by line, up to where it breaks, which is an error; half a line at its end is one if `strict`."""
     head, end = BEGINNING, 0
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), 1):
                 if line[-1:] != b"\n" and len(line) < _LONGEST:
                     if strict:

@@ -88,7 +88,7 @@ def _check_paths(files: list[Path], before: Path | None, output: Path) -> None:
             raise InputError(f"{output}: is one of the inputs; choose another --output")
     if output.is_dir():
         raise InputError(f"{output}: is a folder; --output takes the name of a file")
-    if output.suffix in _OTHER_FORMATS:
+    if output.suffix.lower() in _OTHER_FORMATS:
         raise InputError(
             f"{output}: a safetensors file is written, and {output.suffix} names another format; call it "
             f"{output.with_suffix('.safetensors').name}"

@@ -31,7 +31,8 @@ COMMANDS = {
     "redraw": ("redraw:redraw", "Draw the pictures of an experiment again from its CSV and JSON files, without a run."),
     "report": (
         "report:report",
-        "Make one HTML page of runs and grids: scores, courses, trust in the clients, who was left out and why.",
+        "Make one HTML page of runs, grids and reproduced experiments: scores, courses, trust in the clients, who was "
+        "left out and why.",
     ),
     "demo": (
         "demo:demo",

@@ -32,6 +32,8 @@ def redraw(
     for path, content in made.items():
         write_atomically(path, content)
         typer.echo(printable(str(path)))
+    for old in (path for folder in folders for path in sorted(folder.glob("*.png")) if path not in made):
+        typer.echo(f"not drawn: {printable(str(old))}, whose numbers are not kept in the folder", err=True)
 
 
 def _pictures(folder: Path) -> Files:
@@ -54,4 +56,6 @@ def _pictures(folder: Path) -> Files:
             raise InputError(f"{folder}: {name} and its CSV cannot be drawn; {missing} is missing") from None
         except (OSError, ValueError, TypeError, AttributeError, LookupError, csv.Error) as problem:
             raise InputError(f"{folder}: {name} and its CSV cannot be drawn ({problem!r})") from None
+    if not made:
+        raise InputError(f"{folder}: nothing to draw; the numbers of its pictures are not kept")
     return made

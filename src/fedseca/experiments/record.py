@@ -11,10 +11,11 @@ from typing import Any
 
 from fedseca.errors import InputError
 from fedseca.experiments.results import Outcome, ResultTable, Score
+from fedseca.files import read_regular
 
 _SUFFIX = ".experiment.json"
 _FORMAT = 1
-_TEXTS = ("title", "row_name", "column_name", "metric", "paper_setting")
+_TEXTS = ("title", "row_name", "row_label", "column_name", "metric", "paper_setting")
 _MOST_BYTES = 20_000_000
 _NUMBER = (int, float)
 
@@ -74,7 +75,7 @@ def read_record(file: Path) -> ExperimentRecord:
     if file.stat().st_size > _MOST_BYTES:
         raise InputError(f"{file.name}: is no record of an experiment: it has more than {_MOST_BYTES:,} bytes")
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = json.loads(read_regular(file))
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{file.name}: cannot be read ({problem})") from None
     if not isinstance(told, dict) or told.get("format") != _FORMAT:
@@ -114,7 +115,7 @@ class _Reader:
         return Score(
             self.get(values, "row", str),
             self.get(values, "column", str),
-            tuple(float(value) for value in measured if _is_real(value)),
+            tuple(float(value) if _is_real(value) else math.nan for value in measured),
             float(paper) if _is_real(paper) else None,
             tuple(self.list(values, "runs", str)),
         )

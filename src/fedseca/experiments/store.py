@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.federation import History, Scenario, read_history
 from fedseca.federation.folder import CONFIG, LINES, RESULT
-from fedseca.files import locked, remove_leftovers, write_atomically
+from fedseca.files import locked, read_regular, remove_leftovers, write_atomically
 
 Status = Literal["done", "failed", "waiting"]
 _PLAN = "grid.json"
@@ -54,7 +54,7 @@ class Store:
     def planned(self) -> list[dict[str, Any]]:
         """The configs of all cells that were ever planned here, as they were written."""
         try:
-            planned = json.loads((self.path / _PLAN).read_text(encoding="utf-8"))["cells"]
+            planned = json.loads(read_regular(self.path / _PLAN))["cells"]
             if not isinstance(planned, list) or not all(isinstance(values, dict) for values in planned):
                 raise TypeError("it lists no cells")
             return planned
@@ -93,7 +93,7 @@ class Store:
     def data_of(self, cell: Scenario) -> str | None:
         """The fingerprint of the data that a cell was run on; None if it was not begun."""
         try:
-            found = json.loads((self.folder(cell) / CONFIG).read_text(encoding="utf-8"))["data"]
+            found = json.loads(read_regular(self.folder(cell) / CONFIG))["data"]
             return str(found)
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -108,7 +108,7 @@ class Store:
     def error(self, cell: Scenario) -> dict[str, Any]:
         """What went wrong: the `error` in one line, and the `traceback`."""
         try:
-            found = json.loads(self.error_file(cell).read_text(encoding="utf-8"))
+            found = json.loads(read_regular(self.error_file(cell)))
             return {"error": str(found["error"]), "traceback": str(found["traceback"])}
         except (OSError, ValueError, KeyError, TypeError):
             return {"error": "unknown", "traceback": ""}

@@ -24,7 +24,7 @@ from fedseca.checkpoint import CHECKPOINT, read_checkpoint, whole_number
 from fedseca.errors import FolderBusy, InputError, StateError
 from fedseca.federation.history import History, Record
 from fedseca.federation.scenario import Scenario
-from fedseca.files import append, naming, remove_leftovers, take_lock, write_atomically
+from fedseca.files import append, naming, read_regular, remove_leftovers, take_lock, write_atomically
 from fedseca.server import Server
 from fedseca.suspicion import suspicion
 from fedseca.updates import State
@@ -207,7 +207,7 @@ def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwr
 def _read_config(path: Path) -> Any:
     """What the config of a run says; None if there is none."""
     try:
-        found = json.loads((path / CONFIG).read_text())
+        found = json.loads(read_regular(path / CONFIG))
         if not isinstance(found, dict) or "format" not in found or not isinstance(found.get("scenario"), dict):
             raise ValueError("it is not the config of a run")
         return found
@@ -242,7 +242,7 @@ def _difference(found: Any, config: Any, name: str = "") -> str | None:
 def _read_lines(path: Path, kind: str) -> list[Record]:
     """The whole lines of a file of records; one that was cut off in the middle is not one of them."""
     try:
-        content = (path / LINES[kind]).read_bytes()
+        content = read_regular(path / LINES[kind])
     except FileNotFoundError:
         return []
     except OSError as problem:

@@ -17,6 +17,7 @@ from fedseca.experiments.record import read_record, record_files
 from fedseca.experiments.store import Store
 from fedseca.federation import Scenario, read_history
 from fedseca.federation.folder import CONFIG, LINES, RESULT
+from fedseca.files import read_regular
 from fedseca.report.compact import LONGEST, compact, thinned
 from fedseca.report.experiment import experiment_data
 
@@ -172,7 +173,7 @@ def _without_paths(text: str, folder: Path) -> str:
 def _read_result(folder: Path) -> dict[str, Any] | None:
     """None if the run is not finished."""
     try:
-        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        result = json.loads(read_regular(folder / RESULT))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as problem:
