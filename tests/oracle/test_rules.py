@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedseca
 from fedseca.aggregators import Aggregation
-from fedseca.aggregators.fldetector import _has_clusters, _two_means
+from fedseca.aggregators.fldetector import FLDetector, _has_clusters, _two_means
 from fedseca.updates import Updates
 from tests.oracle import equations
 from tests.oracle.matrices import assert_close, generic, matrices
@@ -302,6 +302,17 @@ def test_two_means_is_the_best_split_of_the_numbers(values, seed):
 def test_the_gap_statistic_sees_clusters_where_there_are_some(values, clusters):
     for seed in range(5):
         assert _has_clusters(np.array(values), 20, torch.Generator().manual_seed(seed)) is clusters
+
+
+@pytest.mark.parametrize("shift", [0.0, 5.0, -5.0])
+@pytest.mark.parametrize("scale", [1e-6, 1.0])
+def test_fldetector_suspects_the_higher_of_two_clusters_wherever_they_lie(shift, scale):
+    rule, generator = FLDetector(references=20), torch.Generator().manual_seed(0)
+    values = {"e": 0.01, "a": 0.0, "d": 0.02, "c": 0.005, "high": 0.98, "b": 0.015, "higher": 1.0}
+    scores = {client: scale * (shift + value) for client, value in values.items()}
+    assert rule.suspects(scores, generator) == {"high", "higher"}
+    assert rule.suspects(dict.fromkeys("abcd", shift), generator) == set(), "all the same"
+    assert rule.suspects({"a": 0.0, "b": 1.0}, generator) == set(), "of two clients none is a cluster"
 
 
 def test_fldetector_finds_the_liars_and_suspects_no_one_else():

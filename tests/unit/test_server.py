@@ -249,11 +249,28 @@ def test_a_save_that_is_cut_off_leaves_the_old_state_or_the_new_one(tmp_path, mo
 def test_bad_settings_of_the_server_itself():
     with pytest.raises(InputError, match=r"buffers must be median \| aggregate; found 'mean'"):
         fedseca.Server("fedavg", buffers="mean")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="learning_rate must be a finite number above 0; found -1"):
-        fedseca.Server("fedavg", learning_rate=-1)
+    for rate in (-1, 0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match=f"learning_rate must be a finite number above 0; found {rate}"):
+            fedseca.Server("fedavg", learning_rate=rate)
     for seed in (-1, 1.5, "0"):
         with pytest.raises(InputError, match="seed must be an integer ≥ 0"):
             fedseca.Server("fedavg", seed=seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("clients", "last"), [(19, "18 "), (20, "19 "), (21, "… and 1 more"), (30, "… and 10 more")])
+def test_of_many_clients_the_first_twenty_are_shown(clients, last):
+    shown = repr(fedseca.Server("fedavg").aggregate(torch.ones(clients, 3))).splitlines()
+    assert shown[0] == f"Round: {clients} admitted (0 suspect), 0 left out"
+    assert shown[1].split() == ["client", "verdict", "norm", "weight"] and shown[-1].startswith(last)
+    assert len(shown) == 2 + min(clients, 20) + (clients > 20)
+
+
+def test_a_low_weight_is_held_against_a_client_only_where_the_rule_found_it_unlike_the_others():
+    rows = torch.tensor([[1.0], [1.0], [1.0], [1.0], [4.0]])
+    assert fedseca.Server("cwmed").aggregate(rows).suspects == ("4",)
+    assert fedseca.Server("krum").aggregate(rows).suspects == ()  # it chooses one, and distrusts nobody
+    weighed = fedseca.Server("rfa").aggregate(rows, weights=[9, 9, 9, 9, 1])
+    assert weighed.suspects == ()  # the caller decided what each weighs
 
 
 def test_optional_libraries_are_named_when_they_are_missing(monkeypatch):
