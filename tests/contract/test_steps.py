@@ -9,6 +9,7 @@ import torch
 import fedseca
 from fedseca import STEPS, Mix
 from fedseca.aggregators import Chain, make_aggregator
+from fedseca.steps.base import check_mix
 from fedseca.steps.clipping import Clipping
 from fedseca.steps.momentum import Momentum
 from fedseca.testing import Check, chain_checks, check_step, errors_over_rounds, outlier_errors, step_checks
@@ -119,6 +120,42 @@ def test_a_rule_that_is_made_has_its_hyperparameters():
     assert make_aggregator(made) is made
     with pytest.raises(TypeError, match="hyperparameters go with the name of a rule"):
         make_aggregator(made, num_byzantine=1)
+
+
+def test_momentum_without_memory_and_what_it_remembers_is_its_own():
+    matrix = torch.randn(5, 4)
+    assert torch.equal(fedseca.aggregate(matrix, rule="cwmed+momentum"), fedseca.aggregate(matrix, rule="cwmed"))
+    update = torch.ones(3)
+    assert Momentum(beta=0.0).apply(update, {}) == (update, {}) and Momentum(beta=0.0).init(3) == {}
+    given, state = Momentum(beta=0.5).apply(update, Momentum(beta=0.5).init(3))
+    given += 1
+    assert [value.tolist() for value in state.values()] == [[0.5] * 3]
+
+
+BUCKET = {each.name: torch.zeros(3) for each in STEPS["bucketing"].diagnostics}
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        Mix([[0]], [[1.0]], [0, 0, 1], ["a"]), Mix([[0]], [[1.0]], [0, -1, 0], ["a"]),
+        Mix([[0]], [[1.0]], [0, 0], ["a"]),
+        Mix([[3]], [[1.0]], [0] * 3, ["a"]), Mix([[-1]], [[1.0]], [0] * 3, ["a"]), Mix([[]], [[]], [0] * 3, ["a"]),
+        Mix([[0]], [[1.0, 2.0]], [0] * 3, ["a"]), Mix([[0]], [[1.0]], [0] * 3, []), Mix([], [], [0] * 3, []),
+        Mix([[0]], [], [0] * 3, ["a"]), Mix([[0]] * 4, [[1.0]] * 4, [0] * 3, list("abcd")),
+    ],
+)  # fmt: skip
+def test_mixes_that_cannot_be_are_refused(mix):
+    with pytest.raises(fedseca.FedsecaError, match=r"must answer .*; it was given K = 3 clients"):
+        check_mix(STEPS["bucketing"](), dataclasses.replace(mix, diagnostics=BUCKET), 3)
+
+
+def test_mixes_that_can_be_are_not():
+    for mix in (
+        Mix([[0, 1, 2]], [[1.0] * 3], [0] * 3, ["a"]),
+        Mix([[0], [1], [2]], [[1.0]] * 3, [2, 1, 0], list("abc")),
+    ):
+        check_mix(STEPS["bucketing"](), dataclasses.replace(mix, diagnostics=BUCKET), 3)
 
 
 def test_a_mix_cannot_be_changed_and_rows_of_no_weight_share_alike():

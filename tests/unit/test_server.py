@@ -159,13 +159,31 @@ def test_saving_deletes_no_file_of_others(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"state": {}}, {"state": {"momentum": torch.ones(9)}}, {"layout": None}, {"round": "x"}]
-)
+    "change",
+    [
+        {"state": {}}, {"state": {"momentum": torch.ones(9)}}, {"state": {"momentum": torch.ones(1, 12)}},
+        {"layout": None}, {"round": "x"},
+    ],
+)  # fmt: skip
 def test_a_state_that_cannot_be_this_rules_is_refused(change):
     server = fedseca.Server("fedseca")
     server.aggregate(rounds(1)[0])
     with pytest.raises(StateError, match="the saved state is broken"):
         fedseca.Server("fedseca").load_state_dict(server.state_dict() | change)
+
+
+def test_a_state_that_says_no_hyperparameters_is_refused():
+    server = fedseca.Server("fedseca")
+    with pytest.raises(StateError, match=r"the saved state is of sparsity=None, this server has sparsity=0\.9"):
+        server.load_state_dict(server.state_dict() | {"hyperparameters": None})
+
+
+def test_one_call_draws_as_a_new_server_with_seed_0_does():
+    matrix = torch.randn(9, 4)
+    drawn = [fedseca.aggregate(matrix, rule="bucketing+cwmed", seed=seed) for seed in range(4)]
+    assert torch.equal(fedseca.aggregate(matrix, rule="bucketing+cwmed"), drawn[0])
+    assert torch.equal(fedseca.Server("bucketing+cwmed").aggregate(matrix).update, drawn[0])
+    assert any(not torch.equal(drawn[0], other) for other in drawn[1:])
 
 
 def damage(folder, how):
