@@ -108,6 +108,34 @@ def test_a_rule_claims_what_its_equations_promise(name):
     assert [rule.tolerates(clients) for clients in (1, 2, 3, 4, 5, 10, 11)] == tolerated
 
 
+@pytest.mark.parametrize(
+    ("switches", "tolerated"),
+    [
+        ({}, 5), ({"clip": False}, 5), ({"clamp": False}, 5), ({"clip": False, "clamp": False}, 0), ({"vrs": False}, 0),
+        ({"variant": "released"}, 5), ({"variant": "released", "clip": False}, 5),
+        ({"variant": "released", "clamp": False}, 0), ({"sparsity": 0.0, "election": False}, 5),
+    ],
+)  # fmt: skip
+def test_fedseca_without_what_bounds_it_claims_no_bound(switches, tolerated):
+    assert fedseca.make_aggregator("fedseca", **switches).tolerates(11) == tolerated
+
+
+def test_krum_needs_three_more_clients_than_are_byzantine_and_holds_with_two_more_than_twice_as_many():
+    for byzantine in (0, 1, 2, 3):
+        rule = fedseca.make_aggregator("krum", num_byzantine=byzantine)
+        assert rule.min_clients() == byzantine + 3
+        held = [clients for clients in range(1, 20) if rule.tolerates(clients) == byzantine]
+        assert byzantine == 0 or held == list(range(2 * byzantine + 3, 20))
+
+
+def test_what_a_rule_answered_cannot_be_changed_and_is_told_shortly():
+    server = fedseca.Server("cwmed")
+    answer = server.rule.aggregate(server.screen(torch.ones(3, 7)).updates, {}, torch.Generator())
+    assert repr(answer) == "Aggregation(update of 7 numbers; of 3 clients: weight)"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        answer.suspects = ("a",)  # type: ignore[misc]
+
+
 def test_negative_control_the_mean_is_carried_off():
     small, large = outlier_errors(fedseca.make_aggregator("fedavg"), outliers=1) or (0, 0)
     assert small > 1e4 and large > 500 * small

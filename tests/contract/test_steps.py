@@ -9,6 +9,7 @@ import torch
 import fedseca
 from fedseca import STEPS, Mix
 from fedseca.aggregators import Chain, make_aggregator
+from fedseca.steps.base import check_mix
 from fedseca.steps.clipping import Clipping
 from fedseca.steps.momentum import Momentum
 from fedseca.testing import Check, chain_checks, check_step, errors_over_rounds, outlier_errors, step_checks
@@ -79,6 +80,89 @@ def test_a_step_claims_what_its_equations_promise(name):
     assert [trait for trait in known if getattr(step, trait)] == traits.split()
     assert [step.min_clients(rows) for rows in (1, 2, 5)] == fewest_clients
     assert [step.fewest_rows(clients) for clients in (1, 2, 5, 10, 11)] == fewest_rows
+
+
+def test_arc_bounds_its_byzantine_clients_where_they_are_a_minority():
+    for byzantine in (1, 2, 3):
+        step: Any = STEPS["arc"](num_byzantine=byzantine)
+        bounded = [step.tolerates(clients, lambda rows: 0) for clients in range(1, 10)]
+        assert bounded == [byzantine if 2 * byzantine < clients else 0 for clients in range(1, 10)]
+        assert step.tolerates(10, lambda rows: rows // 2) == 5, "what stands behind may tolerate more"
+
+
+@pytest.mark.parametrize(
+    ("chain", "fewest"),
+    [("krum", 4), ("nnm+cwmed", 2), ("bucketing+krum", 7), ("nnm+bucketing+krum", 7), ("cwmed+momentum", 1)],
+)
+def test_a_chain_needs_as_many_clients_as_leave_its_rule_enough_rows(chain, fewest):
+    assert make_aggregator(chain).min_clients() == fewest
+
+
+@pytest.mark.parametrize(
+    ("chain", "why"),
+    [
+        ("cwmed+nnm", "nnm is a step before a rule, and cannot stand after cwmed"),
+        ("momentum+cwmed", "momentum is a step after a rule, and cannot stand before cwmed"),
+        ("cwmed+krum", "cwmed and krum are both rules"),
+        ("nnm+momentum", "has no rule; a chain is .* as nnm.cwmed.momentum"),
+        ("nnm+nnm+cwmed", "nnm stands in it more than once"),
+        ("nnm++cwmed", "a part is empty"),
+        ("nmn+cwmed", "unknown part 'nmn'; did you mean 'nnm'"),
+    ],
+)
+def test_a_chain_that_cannot_be_is_told_why(chain, why):
+    with pytest.raises(fedseca.FedsecaError, match=why):
+        make_aggregator(chain)
+
+
+def test_a_rule_that_is_made_has_its_hyperparameters():
+    made = make_aggregator("nnm+krum", num_byzantine=2)
+    assert make_aggregator(made) is made
+    with pytest.raises(TypeError, match="hyperparameters go with the name of a rule"):
+        make_aggregator(made, num_byzantine=1)
+
+
+def test_momentum_without_memory_and_what_it_remembers_is_its_own():
+    matrix = torch.randn(5, 4)
+    assert torch.equal(fedseca.aggregate(matrix, rule="cwmed+momentum"), fedseca.aggregate(matrix, rule="cwmed"))
+    update = torch.ones(3)
+    assert Momentum(beta=0.0).apply(update, {}) == (update, {}) and Momentum(beta=0.0).init(3) == {}
+    given, state = Momentum(beta=0.5).apply(update, Momentum(beta=0.5).init(3))
+    given += 1
+    assert [value.tolist() for value in state.values()] == [[0.5] * 3]
+
+
+BUCKET = {each.name: torch.zeros(3) for each in STEPS["bucketing"].diagnostics}
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        Mix([[0]], [[1.0]], [0, 0, 1], ["a"]), Mix([[0]], [[1.0]], [0, -1, 0], ["a"]),
+        Mix([[0]], [[1.0]], [0, 0], ["a"]),
+        Mix([[3]], [[1.0]], [0] * 3, ["a"]), Mix([[-1]], [[1.0]], [0] * 3, ["a"]), Mix([[]], [[]], [0] * 3, ["a"]),
+        Mix([[0]], [[1.0, 2.0]], [0] * 3, ["a"]), Mix([[0]], [[1.0]], [0] * 3, []), Mix([], [], [0] * 3, []),
+        Mix([[0]], [], [0] * 3, ["a"]), Mix([[0]] * 4, [[1.0]] * 4, [0] * 3, list("abcd")),
+    ],
+)  # fmt: skip
+def test_mixes_that_cannot_be_are_refused(mix):
+    with pytest.raises(fedseca.FedsecaError, match=r"must answer .*; it was given K = 3 clients"):
+        check_mix(STEPS["bucketing"](), dataclasses.replace(mix, diagnostics=BUCKET), 3)
+
+
+def test_mixes_that_can_be_are_not():
+    for mix in (
+        Mix([[0, 1, 2]], [[1.0] * 3], [0] * 3, ["a"]),
+        Mix([[0], [1], [2]], [[1.0]] * 3, [2, 1, 0], list("abc")),
+    ):
+        check_mix(STEPS["bucketing"](), dataclasses.replace(mix, diagnostics=BUCKET), 3)
+
+
+def test_a_mix_cannot_be_changed_and_rows_of_no_weight_share_alike():
+    mix = Mix([[0, 1], [2]], [[0.0, 0.0], [-3.0]], [0, 0, 1], ["a", "b"])
+    assert mix.shares() == [(0, 0, 0.5), (0, 1, 0.5), (1, 2, 1.0)]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        mix.ids = ["c"]  # type: ignore[misc]
 
 
 def test_negative_control_more_outliers_than_the_bound_drag_buckets_on_without_end():

@@ -43,8 +43,10 @@ def main() -> int:
     console = Console(stderr=not sys.stdout.isatty())
     if not options.list:
         sys.path.insert(0, str(ROOT / "src"))
+        # Every mutant imports the package and tests anew: what is compiled is kept, here and nowhere else.
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(KEPT / "compiled")
         console.print("importing what the package stands on …")
-        trials.warm_up()
+        trials.warm_up(_files(chosen))
         _generate(chosen, options.jobs, console)
         records = _watch(chosen, options.jobs, console)
         _try(chosen, records, options.jobs, console)
@@ -97,9 +99,14 @@ def _mutants(module: str) -> list[Mutant]:
     return [mutant for mutant in found if int(mutant.identity, 16) < part.share * 16**16]
 
 
+def _files(chosen: list[str]) -> list[str]:
+    """The test files of their parts."""
+    return list(dict.fromkeys(file for module in chosen if (part := part_of(module)) for file in part.tests))
+
+
 def _watch(chosen: list[str], jobs: int, console: Console) -> dict[str, dict[str, Any]]:
     """Of each test file: which tests run through which lines."""
-    files = dict.fromkeys(file for module in chosen if (part := part_of(module)) for file in part.tests)
+    files = _files(chosen)
     sources = [PACKAGE / module for module in modules()]
     kept = {
         file: KEPT / f"{file.replace('/', '.')}.{trials.digest(ROOT / 'tests' / file, *sources)}.lines.json"

@@ -43,19 +43,9 @@ _COMPILED = "fedseca.ops.kernels"
 _NO_PROCESS = "no process is started while tests are watched"
 
 
-def warm_up() -> None:
-    """Import what the package stands on, and load the compiled kernels, which are never mutated."""
-    for name in _WARM:
-        importlib.import_module(name)
-    importlib.import_module("joblib").cpu_count(only_physical_cores=True)  # starts a process the first time
-    torch = importlib.import_module("torch")
-    torch.set_num_threads(1)  # threads do not live on in a forked process
-    fedseca = importlib.import_module("fedseca")
-    for rule in fedseca.AGGREGATORS:
-        for dtype in (torch.float32, torch.float64):
-            fedseca.aggregate(torch.randn(9, 300, dtype=dtype), rule=rule)
+def warm_up(files: Sequence[str]) -> None:
+    """Import what the package and the tests stand on, and load the compiled kernels, which are never mutated."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    gc.freeze()  # the garbage collector of a forked process leaves alone what is imported
     settings.register_profile(
         "mutation",
         deadline=None,
@@ -65,6 +55,20 @@ def warm_up() -> None:
         phases=(Phase.explicit, Phase.generate),
         suppress_health_check=[HealthCheck.too_slow],
     )
+    for name in _WARM:
+        importlib.import_module(name)
+    importlib.import_module("joblib").cpu_count(only_physical_cores=True)  # starts a process the first time
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)  # threads do not live on in a forked process
+    fedseca = importlib.import_module("fedseca")
+    for rule in fedseca.AGGREGATORS:
+        for dtype in (torch.float32, torch.float64):
+            fedseca.aggregate(torch.randn(9, 300, dtype=dtype), rule=rule)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        _run_pytest(files, object(), "--collect-only")
+    for name in [name for name in sys.modules if name.startswith("tests.") and not name.startswith("tests.mutation")]:
+        del sys.modules[name]
+    gc.freeze()  # the garbage collector of a forked process leaves alone what is imported
 
 
 class Child:
@@ -152,7 +156,7 @@ class _Substitute(importlib.abc.MetaPathFinder):
 
 
 def _run_pytest(files: Sequence[str], plugin: object, *more: str) -> int:
-    options = [*more, "--assert=plain", "--tb=short", "--hypothesis-profile=mutation", "-p", "_hypothesis_pytestplugin"]
+    options = [*more, "--assert=plain", "--hypothesis-profile=mutation", "-p", "_hypothesis_pytestplugin"]
     options += [
         f"-pno:{plugin}" for plugin in ("cacheprovider", "unraisableexception", "threadexception", "faulthandler")
     ]
@@ -226,7 +230,7 @@ def watch(file: str, modules: Sequence[str]) -> dict[str, Any]:
     plugin = _Watch(watched)
     sys.addaudithook(plugin.refuse_processes)
     watched.start()
-    code = _run_pytest([file], plugin)
+    code = _run_pytest([file], plugin, "--tb=short")
     watched.stop()
     data = watched.get_data()
     lines: dict[str, dict[int, list[str]]] = {}
@@ -285,7 +289,7 @@ def attempt(mutant: Mutant, tests: Sequence[str]) -> dict[str, Any]:
     sys.meta_path.insert(0, _Substitute(mutant))
     plugin = _Chosen(tests)
     files = list(dict.fromkeys(test.partition("::")[0].removeprefix("tests/") for test in tests))
-    code = _run_pytest(files, plugin, "-x")
+    code = _run_pytest(files, plugin, "-x", "--tb=no")
     return {"outcome": "survived", "by": ""} if code == 0 else {"outcome": "caught", "by": plugin.failed or "import"}
 
 

@@ -120,6 +120,20 @@ def test_minmax_goes_as_far_as_it_can_against_a_mean():
     assert float((rows[0] - honest.mean(dim=0)).norm()) == pytest.approx(20, abs=1e-3)
 
 
+@pytest.mark.parametrize(("start", "threshold", "questions"), [(8.0, 1.0, 3), (8.0, 1.01, 2), (8.0, 5.0, 0)])
+def test_minmax_asks_until_its_step_is_smaller_than_the_threshold(start, threshold, questions):
+    honest, asked = honest_rows(0), []
+
+    def probe(rows):
+        asked.append(rows)
+        return torch.cat([honest, rows]).mean(dim=0)
+
+    craft(make_attack("minmax", start=start, threshold=threshold), honest, probe=probe)
+    assert len(asked) == questions
+    rows, _ = craft(make_attack("minmax"), honest, byzantine=0, probe=probe)
+    assert rows.shape == (0, 17) and len(asked) == questions, "nobody is there to send anything"
+
+
 @pytest.mark.parametrize(("longest", "edge"), [(10.0, 12.0), (4.0, 6.0), (0.5, 2.5)])
 def test_minmax_comes_back_to_the_edge_of_what_a_rule_takes(longest, edge):
     """The rule drops rows longer than a limit, so 2 − γ is taken up to the edge. The search begins at γ = 10."""
@@ -137,13 +151,14 @@ def test_minmax_comes_back_to_the_edge_of_what_a_rule_takes(longest, edge):
 @pytest.mark.parametrize(
     ("name", "gamma"), [("minmax_agnostic", oracle.minmax_agnostic_gamma), ("minsum", oracle.minsum_gamma)]
 )
-def test_the_largest_step_within_the_bound(name, gamma, direction):
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_the_largest_step_within_the_bound(name, gamma, direction, scale):
     for seed in range(8):
-        honest = honest_rows(seed, clients=2 + seed)
+        honest = scale * honest_rows(seed, clients=2 + seed)
         rows, _ = craft(make_attack(name, direction=direction), honest)
         push = oracle.DIRECTIONS[direction](honest.numpy())
         expected = oracle.mean(honest.numpy()) + gamma(honest.numpy(), push) * push
-        assert np.allclose(rows.numpy(), expected, rtol=1e-7, atol=1e-8)
+        assert np.allclose(rows.numpy(), expected, rtol=1e-7, atol=1e-8 * scale)
 
 
 def test_random_has_the_length_it_says():
@@ -162,6 +177,9 @@ def test_signflip_and_nonfinite():
     for value, check in (("nan", torch.isnan), ("inf", torch.isposinf), ("-inf", torch.isneginf)):
         rows, _ = craft(make_attack("nonfinite", value=value, count=4), honest)
         assert all(int(check(row).sum()) == 4 == int((~row.isfinite()).sum()) for row in rows)
+    for count, dim, replaced in ((9, 17, 9), (4, 3, 3), (17, 17, 17)):
+        rows, _ = craft(make_attack("nonfinite", count=count), honest_rows(0, dim=dim))
+        assert all(int((~row.isfinite()).sum()) == replaced for row in rows)
     rows, _ = craft(make_attack("nonfinite"), honest)
     assert all(row.isnan().any() and row.isinf().any() for row in rows)
 

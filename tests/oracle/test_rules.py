@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fedseca
 from fedseca.aggregators import Aggregation
-from fedseca.aggregators.fldetector import _has_clusters, _two_means
+from fedseca.aggregators.fldetector import FLDetector, _has_clusters, _two_means, expected_change, hessian_product
 from fedseca.updates import Updates
 from tests.oracle import equations
 from tests.oracle.matrices import assert_close, generic, matrices
@@ -313,6 +313,67 @@ def test_two_means_is_the_best_split_of_the_numbers(values, seed):
 def test_the_gap_statistic_sees_clusters_where_there_are_some(values, clusters):
     for seed in range(5):
         assert _has_clusters(np.array(values), 20, torch.Generator().manual_seed(seed)) is clusters
+
+
+def dense_bfgs(pairs):
+    """B from its recursion, entry by entry; pairs without positive curvature are left out."""
+    curved = [(s, y) for s, y in pairs if s @ y > 0]
+    s, y = curved[-1]
+    matrix = (y @ s) / (s @ s) * np.eye(len(s))
+    for s, y in curved:
+        image = matrix @ s
+        matrix = matrix - np.outer(image, image) / (s @ image) + np.outer(y, y) / (y @ s)
+    return matrix
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_expected_change_is_that_of_the_dense_bfgs_matrix(seed, scale):
+    generator = np.random.default_rng(seed)
+    root = generator.standard_normal((7, 7))
+    # Gradients of a quadratic, with a step against the curvature among them, and one that does not move.
+    steps = generator.standard_normal((6, 7))
+    changes = steps @ (root @ root.T + np.eye(7))
+    changes[2] *= -1
+    steps[4] = 0.0
+    vectors = scale * np.concatenate([steps, changes, generator.standard_normal((1, 7))])
+    unit = torch.eye(len(vectors), dtype=torch.float64)
+    found = hessian_product([(unit[k], unit[6 + k]) for k in range(6)], unit[-1], torch.from_numpy(vectors @ vectors.T))
+    expected = dense_bfgs(list(zip(vectors[:6], vectors[6:12], strict=True))) @ vectors[-1]
+    np.testing.assert_allclose(found.numpy() @ vectors, expected, rtol=1e-8, atol=1e-8 * scale)
+
+
+def test_without_any_curvature_no_change_is_expected():
+    vectors = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
+    unit = torch.eye(3, dtype=torch.float64)
+    assert hessian_product([(unit[0], unit[1])], unit[2], vectors @ vectors.T).tolist() == [0.0] * 3
+
+
+def test_fldetector_expects_what_the_curvature_of_its_aggregates_says():
+    """s_r = −A_(r−1), y_r = A_r − A_(r−1), and the last step is −A_(t−1)."""
+    generator = torch.Generator().manual_seed(3)
+    aggregates = [torch.randn(7, generator=generator, dtype=torch.float64)]
+    for _ in range(4):  # each is about what the one before left: positive curvature
+        aggregates.append(0.6 * aggregates[-1] + 0.05 * torch.randn(7, generator=generator, dtype=torch.float64))
+    updates = fedseca.Server("fedavg").screen(torch.ones(2, 7, dtype=torch.float64)).updates
+    assert expected_change(updates, aggregates[:1]) is None, "one aggregate has no curvature"
+    for count in (2, 3, 5):
+        rows = [each.numpy() for each in aggregates[:count]]
+        pairs = [(-rows[r - 1], rows[r] - rows[r - 1]) for r in range(1, count)]
+        found = expected_change(updates, aggregates[:count])
+        assert found is not None
+        np.testing.assert_allclose(found.numpy(), dense_bfgs(pairs) @ -rows[-1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("shift", [0.0, 5.0, -5.0])
+@pytest.mark.parametrize("scale", [1e-6, 1.0])
+def test_fldetector_suspects_the_higher_of_two_clusters_wherever_they_lie(shift, scale):
+    rule, generator = FLDetector(references=20), torch.Generator().manual_seed(0)
+    values = {"e": 0.01, "a": 0.0, "d": 0.02, "c": 0.005, "high": 0.98, "b": 0.015, "higher": 1.0}
+    scores = {client: scale * (shift + value) for client, value in values.items()}
+    assert rule.suspects(scores, generator) == {"high", "higher"}
+    assert rule.suspects(dict.fromkeys("abcd", shift), generator) == set(), "all the same"
+    assert rule.suspects({"a": 0.0, "b": 1.0}, generator) == set(), "of two clients none is a cluster"
 
 
 def test_fldetector_finds_the_liars_and_suspects_no_one_else():

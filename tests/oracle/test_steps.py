@@ -104,15 +104,16 @@ def test_buckets_are_a_random_partition(clients):
 
 
 def test_a_tie_at_the_threshold_is_not_above_it():
-    """Nine of ten signs agree: (9 − 1)/10 = 0.8 exactly; and 0.7·10 is not 7 in floating point."""
-    base = torch.ones(10, dtype=torch.float64)
-    for differing, threshold in ((1, 0.8), (2, 0.6), (3, 0.4)):
+    """Nine of ten signs agree: (9 − 1)/10 = 0.8 exactly; and 0.29·200 is less than 58 in floating point."""
+    for count, differing, threshold in ((10, 1, 0.8), (10, 2, 0.6), (10, 3, 0.4), (200, 71, 0.29)):
+        base = torch.ones(count, dtype=torch.float64)
         other = base.clone()
         other[:differing] = -1
         updates, _ = collect(torch.stack([base, other]), torch.float64)
         for shift, joined in ((0.0, False), (-1e-3, True), (1e-3, False)):
             step = STEPS.make("one_voice", threshold=round(threshold + shift, 6))
             assert (len(step.mix(updates, {}, torch.Generator()).members) == 1) == joined  # type: ignore[attr-defined]
+    base = torch.ones(10, dtype=torch.float64)
     zeros = base.clone()
     zeros[:3] = 0  # cos = 7/√(10·7) = √0.7
     updates, _ = collect(torch.stack([base, zeros]), torch.float64)

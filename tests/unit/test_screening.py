@@ -133,6 +133,17 @@ def test_garbage_in_a_clients_name_does_not_displace_it():
     assert [r.reason for r in out.rejected] == ["1 NaN, first at coordinate 0", "duplicate id, the first is kept"]
 
 
+def test_a_second_answer_that_is_bad_is_told_what_is_bad_in_it():
+    out = fedseca.Server("fedavg").aggregate(torch.tensor([[2.0], [NAN], [INF]]), ["a", "a", "a"])
+    assert [r.reason for r in out.rejected] == ["1 NaN, first at coordinate 0", "1 Inf, first at coordinate 0"]
+
+
+def test_of_several_bad_arrays_the_first_place_is_told_and_all_are_counted():
+    bad = changed(fc__weight=torch.tensor([[1.0, 2, 3], [4, INF, NAN]]), fc__bias=torch.tensor([NAN, -INF]))
+    out = fedseca.Server("fedavg").aggregate([good(0), good(1), bad])
+    assert out.rejected[0].reason == "2 NaN and 2 Inf, first at fc.weight[1, 1]"
+
+
 def test_a_value_must_fit_the_precision_of_its_own_array():
     honest = [{"w": torch.ones(2).half(), "n": torch.ones(1)} for _ in range(4)]
     liar = {"w": torch.tensor([1e30, 0]), "n": torch.ones(1)}
@@ -309,6 +320,8 @@ def test_rows_look_like_models_where_what_they_share_is_six_times_longer_than_wh
     assert look_like_models(screen(alike(6.01, clients=clients)).updates)
     assert not look_like_models(screen(alike(6.0, clients=clients)).updates)
     assert not look_like_models(screen(alike(-5.0, clients=clients)).updates)
+    for scale in (1e-6, 1e6):
+        assert look_like_models(screen([{"w": scale * row["w"]} for row in alike(7.0, clients=clients)]).updates)
 
 
 @pytest.mark.parametrize("clients", [64, 65, 129, 200])
@@ -366,7 +379,8 @@ def test_a_file_that_changes_while_it_is_read_in_place_is_an_error(tmp_path):
 
 def test_later_rounds_have_the_arrays_of_the_first():
     expected = screen([good(0)]).updates.layout
-    screen([good(1)], before=good(2), expected=expected)
+    for before in (good(2), dict(reversed(good(2).items()))):  # its order is no matter
+        assert not screen([good(1)], before=before, expected=expected).rejected
     with pytest.raises(InputError, match=r"before the round is not that of earlier rounds: missing key 'fc\.bias'"):
         screen([good(1)], before=changed(fc__bias=None), expected=expected)
     found = screen([good(1), changed(fc__bias=None), changed(fc__bias=None)], expected=expected)

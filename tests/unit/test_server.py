@@ -212,13 +212,31 @@ def test_saving_deletes_no_file_of_others(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"state": {}}, {"state": {"momentum": torch.ones(9)}}, {"layout": None}, {"round": "x"}]
-)
+    "change",
+    [
+        {"state": {}}, {"state": {"momentum": torch.ones(9)}}, {"state": {"momentum": torch.ones(1, 12)}},
+        {"layout": None}, {"round": "x"},
+    ],
+)  # fmt: skip
 def test_a_state_that_cannot_be_this_rules_is_refused(change):
     server = fedseca.Server("fedseca")
     server.aggregate(rounds(1)[0])
     with pytest.raises(StateError, match="the saved state is broken"):
         fedseca.Server("fedseca").load_state_dict(server.state_dict() | change)
+
+
+def test_a_state_that_says_no_hyperparameters_is_refused():
+    server = fedseca.Server("fedseca")
+    with pytest.raises(StateError, match=r"the saved state is of sparsity=None, this server has sparsity=0\.9"):
+        server.load_state_dict(server.state_dict() | {"hyperparameters": None})
+
+
+def test_one_call_draws_as_a_new_server_with_seed_0_does():
+    matrix = torch.randn(9, 4)
+    drawn = [fedseca.aggregate(matrix, rule="bucketing+cwmed", seed=seed) for seed in range(4)]
+    assert torch.equal(fedseca.aggregate(matrix, rule="bucketing+cwmed"), drawn[0])
+    assert torch.equal(fedseca.Server("bucketing+cwmed").aggregate(matrix).update, drawn[0])
+    assert any(not torch.equal(drawn[0], other) for other in drawn[1:])
 
 
 def damage(folder, how):
@@ -302,11 +320,28 @@ def test_a_save_that_is_cut_off_leaves_the_old_state_or_the_new_one(tmp_path, mo
 def test_bad_settings_of_the_server_itself():
     with pytest.raises(InputError, match=r"buffers must be median \| aggregate; found 'mean'"):
         fedseca.Server("fedavg", buffers="mean")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="learning_rate must be a finite number above 0; found -1"):
-        fedseca.Server("fedavg", learning_rate=-1)
+    for rate in (-1, 0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match=f"learning_rate must be a finite number above 0; found {rate}"):
+            fedseca.Server("fedavg", learning_rate=rate)
     for seed in (-1, 1.5, "0"):
         with pytest.raises(InputError, match="seed must be an integer ≥ 0"):
             fedseca.Server("fedavg", seed=seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("clients", "last"), [(19, "18 "), (20, "19 "), (21, "… and 1 more"), (30, "… and 10 more")])
+def test_of_many_clients_the_first_twenty_are_shown(clients, last):
+    shown = repr(fedseca.Server("fedavg").aggregate(torch.ones(clients, 3))).splitlines()
+    assert shown[0] == f"Round: {clients} admitted (0 suspect), 0 left out"
+    assert shown[1].split() == ["client", "verdict", "norm", "weight"] and shown[-1].startswith(last)
+    assert len(shown) == 2 + min(clients, 20) + (clients > 20)
+
+
+def test_a_low_weight_is_held_against_a_client_only_where_the_rule_found_it_unlike_the_others():
+    rows = torch.tensor([[1.0], [1.0], [1.0], [1.0], [4.0]])
+    assert fedseca.Server("cwmed").aggregate(rows).suspects == ("4",)
+    assert fedseca.Server("krum").aggregate(rows).suspects == ()  # it chooses one, and distrusts nobody
+    weighed = fedseca.Server("rfa").aggregate(rows, weights=[9, 9, 9, 9, 1])
+    assert weighed.suspects == ()  # the caller decided what each weighs
 
 
 def test_optional_libraries_are_named_when_they_are_missing(monkeypatch):

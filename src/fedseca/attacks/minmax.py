@@ -34,7 +34,7 @@ class MinMax(Attack):
             return copies(mean, knowledge), state
         gamma, step = self.start, self.start / 2
         worst, damage = gamma, 0.0
-        while step > self.threshold:
+        while step >= self.threshold:
             answer = knowledge.probe(copies(mean + gamma * push, knowledge))
             found = float((mean - answer).norm())
             succeeded = found > damage
