@@ -84,7 +84,7 @@ def test_a_step_claims_what_its_equations_promise(name):
 
 def test_arc_bounds_its_byzantine_clients_where_they_are_a_minority():
     for byzantine in (1, 2, 3):
-        step: Any = STEPS["arc"](num_byzantine=byzantine)
+        step: Any = STEPS.make("arc", num_byzantine=byzantine)
         bounded = [step.tolerates(clients, lambda rows: 0) for clients in range(1, 10)]
         assert bounded == [byzantine if 2 * byzantine < clients else 0 for clients in range(1, 10)]
         assert step.tolerates(10, lambda rows: rows // 2) == 5, "what stands behind may tolerate more"

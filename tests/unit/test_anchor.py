@@ -246,7 +246,7 @@ def test_an_anchor_that_cannot_be_written_is_told_before_the_first_round(tmp_pat
     os.mkfifo(tmp_path / "pipe")
     for place, found in (
         (tmp_path / "not mounted" / "heads", "No such file"),
-        (tmp_path, "it is not a file"),
+        (tmp_path, "Is a directory"),
         (tmp_path / "pipe", "it is not a file"),
     ):
         with pytest.raises(AnchorError, match=rf"(written|read) \({found}.*") as problem:
