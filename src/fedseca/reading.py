@@ -9,6 +9,7 @@ import stat
 import tempfile
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -19,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from fedseca.errors import InputError, printable
+from fedseca.files import open_regular
 from fedseca.layout import Arrays, Layout, Malformed
 from fedseca.npy import is_sent, read_sent
 
@@ -229,10 +231,18 @@ def _map_file(path: str | os.PathLike[str]) -> Arrays:
             arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
     except Exception as problem:
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-        raise Malformed(f"not a readable safetensors file: {reason}") from None
+        raise Malformed(f"not a readable safetensors file: {reason}{_other_format(path)}") from None
     for name in arrays:
         _check_name(name)
     return arrays
+
+
+def _other_format(path: str | os.PathLike[str]) -> str:
+    """A word on files that are often meant: they hold pickles, which are never read."""
+    with suppress(OSError), os.fdopen(open_regular(Path(path)), "rb") as file:
+        if file.read(4) in (b"PK\x03\x04", b"\x80\x02\x8a\x0a"):
+            return "; torch.save wrote it: write it with safetensors.torch.save_file"
+    return ""
 
 
 def _check_name(name: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -231,7 +232,7 @@ class Server:
             way_out = self.rule.way_out(len(admitted)) if few else ""
             raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected, way_out=way_out)
         if before is None and look_like_models(admitted):
-            warnings.warn(LooksLikeModels(_MODELS), stacklevel=3)
+            warnings.warn(LooksLikeModels(_MODELS), stacklevel=_callers_level())
         state = self._state or self.rule.init(admitted.dim)
         try:
             answer = self.rule.aggregate(admitted, state, self._generator())
@@ -359,6 +360,15 @@ class Server:
             raise StateError(f"{folder}: there is no saved server ({_SAVED})")
         self.restore(read_checkpoint(found))
         return self
+
+
+def _callers_level() -> int:
+    """How many frames above its caller the first one stands that is not ours: whose line a warning names."""
+    level, frame = 1, inspect.currentframe()
+    frame = None if frame is None else frame.f_back
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _outward(arrays: dict[str, Tensor], layout: Layout, form: Form) -> Any:

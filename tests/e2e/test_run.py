@@ -272,7 +272,9 @@ def test_the_folder_of_another_config_is_refused_and_stays(tmp_path):
     assert done.returncode == 2 and "holds a run of another config (seed is 0 there and 1 here)" in done.stderr
     assert done.stderr.count("\n") == 1 and {path: path.read_bytes() for path in folder.iterdir()} == before
     done = run("run", *QUICK, "-o", folder)
-    assert done.returncode == 2 and "holds this run already, which is finished; resume shows it" in done.stderr
+    assert (
+        done.returncode == 2 and "holds this run already, which is finished; resume (--resume) shows it" in done.stderr
+    )
     assert run("run", *QUICK, "-o", folder, "--resume").returncode == 0
     (tmp_path / "empty").mkdir()
     for name in ("new", "empty"):

@@ -325,3 +325,12 @@ def test_a_pipe_in_a_folder_of_runs_is_not_waited_for(tmp_path, name):
     found = collect([tmp_path])  # and the other run is shown
     assert len(found.runs) >= 1
     assert name == "result.json" or any("it is not a file" in each.reason for each in found.left_out), found.left_out
+
+
+def test_the_warning_of_models_names_the_line_of_the_caller():
+    centre = torch.randn(400) * 10
+    models = [{"w": centre + 0.1 * torch.randn(400)} for _ in range(5)]
+    for call in (fedseca.aggregate, Server("fedavg").aggregate, Server("fedavg").rehearse):
+        with pytest.warns(LooksLikeModels) as told:
+            call(models)
+        assert told[0].filename == __file__

@@ -165,7 +165,7 @@ def test_other_data_is_another_config(tmp_path, monkeypatch):
 
 def test_a_run_is_not_written_over_by_accident(tmp_path, unbroken):
     before = snapshot(unbroken)
-    with pytest.raises(InputError, match="holds this run already, which is finished; resume shows it, over"):
+    with pytest.raises(InputError, match=r"holds this run already, which is finished; resume .--resume. shows it"):
         simulate(SCENARIO, folder=unbroken)
     run_until(tmp_path / "run", 3)
     with pytest.raises(InputError, match="which is not finished"):

@@ -390,3 +390,10 @@ def test_later_rounds_have_the_arrays_of_the_first():
 def test_what_was_screened_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         screen(torch.ones(2, 3)).rejected = ()  # type: ignore[misc]
+
+
+def test_files_of_torch_save_are_told_what_they_are(tmp_path):
+    for k, zipped in enumerate((True, False)):
+        torch.save({"w": torch.ones(3)}, tmp_path / f"{k}.pt", _use_new_zipfile_serialization=zipped)
+    found = screen([tmp_path / "0.pt", tmp_path / "1.pt"])
+    assert all("torch.save wrote it: write it with safetensors" in each.reason for each in found.rejected)

@@ -254,7 +254,8 @@ def _print(findings: Findings) -> None:
             console.print(details, "")
         console.print(
             "left out: its answer could not be used. suspect: admitted, but it stands out (next to no weight, far too "
-            "large, or called malicious by the rule). suspicious: since that round, three more such answers than good.",
+            "large, or called malicious by the rule). suspicious: since that round, three more such answers than good; "
+            "doubtful: one or two more.",
             style="dim",
         )
     if len(clients) > _MOST_ROWS:

@@ -23,7 +23,7 @@ def introduce(console: Console, federation: Federation, history: History, folder
     who = f"{len(byzantine)} of them Byzantine" + (f" ({', '.join(byzantine)})" if 0 < len(byzantine) <= 10 else "")
     console.print(
         f"[bold]{scenario.aggregator.name}[/] under [bold]{scenario.attack.name}[/] on {scenario.dataset.name}: "
-        f"{scenario.clients} clients, {who}, {scenario.rounds} rounds"
+        f"{scenario.clients} clients, {who}, {scenario.rounds} round{'s' * (scenario.rounds != 1)}"
     )
     if scenario.clients <= _MOST_CLIENTS_SHOWN:
         console.print(partition_table(federation.who_has_what(), title="who has how many images of each class"))
@@ -33,8 +33,11 @@ def introduce(console: Console, federation: Federation, history: History, folder
         against = f"{rule.name} is guaranteed against {tolerated} Byzantine clients of {scenario.clients}"
         text = f"{against}; this run has {scenario.byzantine}"
         console.print(text, style="yellow")
-    if history.rounds:
-        console.print(f"going on after round {len(history.rounds)}, from {printable(str(folder))}", markup=False)
+    done = len(history.rounds)
+    if done == scenario.rounds:
+        console.print(f"finished already; this is what it gave, from {printable(str(folder))}", markup=False)
+    elif done:
+        console.print(f"going on after round {done}, from {printable(str(folder))}", markup=False)
 
 
 def show(console: Console, history: History, folder: Path) -> None:

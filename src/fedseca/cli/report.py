@@ -25,7 +25,7 @@ def report(
     """Make one HTML page of runs, grids and reproduced experiments: scores, courses, trust in the clients, who was left
     out and why.
 
-    The page is one file and opens without a network. A folder that cannot be read is left out, and listed with the
+    The page is one file and opens without a network. A run that cannot be read is left out, and listed with the
     reason.
     """
     if output.is_dir():

@@ -200,8 +200,12 @@ def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwr
     if difference := _difference(compared, json.loads(json.dumps(config))):
         raise InputError(f"{path}: holds a run of another config ({difference}); choose another folder or overwrite")
     if not resume:
-        end = "is finished; resume shows it" if (path / RESULT).exists() else "is not finished; resume goes on"
-        raise InputError(f"{path}: holds this run already, which {end}, overwrite starts again")
+        end = (
+            "finished; resume (--resume) shows it"
+            if (path / RESULT).exists()
+            else "not finished; resume (--resume) goes on"
+        )
+        raise InputError(f"{path}: holds this run already, which is {end}, overwrite (--overwrite) starts again")
 
 
 def _read_config(path: Path) -> Any:
