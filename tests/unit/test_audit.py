@@ -680,8 +680,9 @@ def test_an_unfinished_line_is_an_error_unless_it_is_said_that_a_server_may_be_w
     assert verify(path, strict=False).findings.clients[0].asked == 2
 
 
-def test_the_last_reason_stays_when_a_client_behaves_again():
-    (client,) = conduct([left_out(1, reason="4 NaN"), used(2), used(3)])
-    assert client.last_reason == "4 NaN"
+def test_the_last_reason_that_was_given_stays():
+    for later in (used(2), suspect(2)):
+        (client,) = conduct([left_out(1, reason="4 NaN"), later])
+        assert client.last_reason == "4 NaN"
     (client,) = conduct([left_out(1, reason="4 NaN"), left_out(2, reason="5 NaN"), used(3)])
     assert client.last_reason == "5 NaN"
