@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedseca.audit import BEGINNING, Audit, AuditError, Findings, conduct, read_audit, verify
+from fedseca.audit import BEGINNING, Audit, AuditError, Findings, conduct, is_chained, read_audit, verify
 from fedseca.errors import FolderBusy, InputError
 from fedseca.federation import Scenario, read_history, simulate
 from fedseca.verdict import Kind, Verdict
@@ -602,3 +602,87 @@ def test_every_changed_byte_of_a_run_shows(run_folder, tmp_path):
         changed.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises(AuditError, match=r"line [1-9] "):
             verify(changed)
+
+
+# --- where a chain begins, and where it goes on --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "chained"),
+    [
+        (b"", True), (b'{"round":1,"previous":"0","hash":"1"}\n', True), (b'{"round":1,"previous":"0"}\n', False),
+        (b'{"round":1,"hash":"1"}\n', False), (b'{"round":1}\n', False),
+    ],
+)  # fmt: skip
+def test_a_first_line_that_carries_both_hashes_is_of_a_chain(path, first, chained):
+    assert is_chained(path), "what is not there is a chain of no lines"
+    path.write_bytes(first)
+    assert is_chained(path) == chained
+
+
+def test_what_is_no_audit_is_told_so_at_its_first_line_only(path):
+    lines = written(path, [used(1), used(2)])
+    path.write_bytes(b"mine\n")
+    with pytest.raises(AuditError, match="line 1 was changed after it was written, or this is not an audit"):
+        read_audit(path)
+    path.write_bytes(lines[0] + b"mine\n")
+    with pytest.raises(AuditError, match=r"line 2 was changed after it was written$"):
+        read_audit(path)
+
+
+def test_another_round_than_was_kept_is_not_gone_on_from(path):
+    with Audit(path) as audit:
+        heads = [audit.append([used(number)]) for number in (1, 2)]
+        before = path.read_bytes()
+        with pytest.raises(AuditError, match="round 3 was kept, but the line to go on from is of round 2"):
+            audit.cut_back(heads[1], 4, 4)
+        assert path.read_bytes() == before
+        audit.cut_back(heads[1], 3, 3)
+        audit.cut_back(heads[0], 2, 2)
+    assert [record["round"] for record in read_audit(path)] == [1]
+
+
+def test_a_failed_line_after_others_costs_none_of_them(path, monkeypatch):
+    with Audit(path) as audit:
+        for number in (1, 2, 3):
+            audit.append([used(number)])
+        before = path.read_bytes()
+        with monkeypatch.context() as patch, pytest.raises(AuditError, match="cannot be written"):
+            patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, os.strerror(errno.EIO))))
+            audit.append([used(4)])
+        assert path.read_bytes() == before
+        audit.append([used(4)])
+    assert [record["round"] for record in read_audit(path)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fits"),
+    [
+        ("weight", -3, True), ("weight", -(2**64), False), ("weight", 2**64, False), ("weight", 2**64 - 1, True),
+        ("run", -3, False), ("run", 0, True), ("run", 2**64 - 1, True), ("run", 2**64, False), ("run", True, False),
+    ],
+)  # fmt: skip
+def test_whole_numbers_are_those_that_64_bits_hold(path, field, value, fits):
+    forge(path, json.dumps(used(1) | {field: value}).encode()[:-1])
+    if fits:
+        assert read_audit(path)[0][field] == value
+    else:
+        with pytest.raises(AuditError, match=field):
+            read_audit(path)
+
+
+def test_an_unfinished_line_is_an_error_unless_it_is_said_that_a_server_may_be_writing(path):
+    written(path, [used(1), used(2)])
+    with path.open("ab") as file:
+        file.write(b'{"round":3,"cl')
+    with pytest.raises(AuditError, match="line 3 is unfinished"):
+        verify(path)
+    assert verify(path, strict=False).findings.clients[0].asked == 2
+
+
+def test_the_last_reason_that_was_given_stays():
+    for later in (used(2), suspect(2)):
+        (client,) = conduct([left_out(1, reason="4 NaN"), later])
+        assert client.last_reason == "4 NaN"
+    (client,) = conduct([left_out(1, reason="4 NaN"), left_out(2, reason="5 NaN"), used(3)])
+    assert client.last_reason == "5 NaN"

@@ -144,6 +144,31 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content):
     refused(tmp_path)
 
 
+def test_this_version_reads_format_2_and_no_other(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(sealed({"format": 2, "contents": "of its own"}, {}))
+    assert read_checkpoint(path).manifest["contents"] == "of its own"
+    for other in (1, 3):
+        path.write_bytes(sealed({"format": other}, {}))
+        with pytest.raises(StateError, match=f"its format is {other}, this version reads 2"):
+            read_checkpoint(path)
+
+
+def test_a_file_of_others_is_not_taken_for_one_of_an_earlier_version(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(save({"w": torch.ones(2)}, {"manifest": "{}"}))
+    with pytest.raises(StateError, match="it is not a checkpoint, or it is damaged"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("metadata", [["digest"], {"digest": 3}, {"digest": "0" * 64, "manifest": {}}, None, "text"])
+def test_a_header_that_is_none_of_ours_is_refused(tmp_path, metadata):
+    header = json.dumps({"__metadata__": metadata}).encode()
+    (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(StateError, match="its header is not that of a checkpoint"):
+        read_checkpoint(tmp_path / "file")
+
+
 def test_what_is_not_there_is_refused(tmp_path):
     with pytest.raises(StateError, match="there is no such file"):
         read_checkpoint(tmp_path / "nowhere")
@@ -155,6 +180,11 @@ def test_what_is_not_there_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StateError, match="is a file; a server is saved into a folder"):
         a_server().save(tmp_path / "file")
+
+
+def test_the_folder_that_a_server_is_saved_into_is_made(tmp_path):
+    a_server().save(tmp_path / "a" / "b")
+    assert fedseca.Server("fedseca").load(tmp_path / "a" / "b").round == 1
 
 
 def test_a_server_of_another_seed_is_told_what_differs(saved):

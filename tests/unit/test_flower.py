@@ -24,6 +24,7 @@ from fedseca.flower.messages import CarefulGrid, drawing, wait_for_nodes
 from fedseca.flower.replies import read_answer
 from fedseca.rounds import Unreadable
 from fedseca.server import Server
+from tests.unit.checkpoints import opened, sealed
 
 NODES = [2**63 + 11, 12, 13, 14, 15, 16]
 BEFORE = {"weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), "bias": np.ones(4, np.float32)}
@@ -454,6 +455,44 @@ def test_what_goes_on_must_be_what_it_was(changed, what, tmp_path):
     play(train, 1, rule="fedavg", checkpoint_dir=tmp_path)
     with pytest.raises(StateError, match=what):
         play(train, 2, **{"rule": "fedavg", "checkpoint_dir": tmp_path, **changed})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"round": None}, "a number of rounds must be a whole number; found None"),
+        ({"round": 1}, "its parts are not of the same round or model"),
+        ({"names": ["weight"]}, "its parts are not of the same round or model"),
+        ({"names": ["weight", "bias", "more"]}, "KeyError"),
+        ({"names": 3}, "TypeError"),
+        ({"settings": {}}, "KeyError"),
+        ({"settings": None}, "TypeError"),
+    ],
+)
+def test_a_checkpoint_that_makes_no_sense_is_refused_in_one_line(change, told, tmp_path):
+    """Its digest is right: someone has written it anew."""
+    play(train, 2, checkpoint_dir=tmp_path)
+    file = tmp_path / "checkpoint.safetensors"
+    manifest, tensors = opened(file)
+    file.write_bytes(sealed(manifest | change, tensors))
+    with pytest.raises(
+        StateError, match=r"cannot be resumed \(.*\); give another checkpoint_dir to begin anew"
+    ) as problem:
+        play(train, 3, checkpoint_dir=tmp_path)
+    assert told in str(problem.value) and "\n" not in str(problem.value)
+    file.write_bytes(sealed(manifest, tensors))
+    play(train, 3, checkpoint_dir=tmp_path)  # the negative control
+
+
+def test_an_audit_may_begin_or_end_where_a_training_goes_on(tmp_path):
+    kept = tmp_path / "deep" / "in" / "kept"
+    play(train, 1, checkpoint_dir=kept)
+    play(train, 2, checkpoint_dir=kept, audit_dir=tmp_path)
+    assert set(audit_of(tmp_path)) == {2}
+    play(train, 3, checkpoint_dir=kept)
+    result, _ = play(train, 4, checkpoint_dir=kept)
+    unbroken, _ = play(train, 4)
+    np.testing.assert_array_equal(arrays_of(result.arrays)["bias"], arrays_of(unbroken.arrays)["bias"])
 
 
 def test_two_names_for_one_array_can_be_kept(tmp_path):

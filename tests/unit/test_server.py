@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedseca
-from fedseca.errors import InputError, StateError
+from fedseca.errors import InputError, LooksLikeModels, StateError
 from tests.unit.checkpoints import opened, sealed
 
 
@@ -342,6 +342,14 @@ def test_a_low_weight_is_held_against_a_client_only_where_the_rule_found_it_unli
     assert fedseca.Server("krum").aggregate(rows).suspects == ()  # it chooses one, and distrusts nobody
     weighed = fedseca.Server("rfa").aggregate(rows, weights=[9, 9, 9, 9, 1])
     assert weighed.suspects == ()  # the caller decided what each weighs
+
+
+def test_models_in_the_place_of_updates_are_told_unless_it_is_said_what_they_started_from():
+    start = {"w": torch.full((50,), 30.0)}
+    models = [{"w": start["w"] + step} for step in torch.randn(5, 50)]
+    with pytest.warns(LooksLikeModels, match="these look like models, not updates"):
+        fedseca.Server("cwmed").aggregate(models)
+    fedseca.Server("cwmed").aggregate(models, before=start)  # a warning would be an error
 
 
 def test_optional_libraries_are_named_when_they_are_missing(monkeypatch):
