@@ -3,9 +3,7 @@
     fedseca --plugin examples/rules/norm_median.py list
     fedseca --plugin examples/rules/norm_median.py aggregate A.safetensors B.safetensors --rule norm_median -o OUT
 
-`aggregate` reads the updates through `fedseca.ops`, block by block. `dense` shows how the same is written with one
-matrix, which is enough for small models. From Python, importing this file is enough;
-`fedseca.testing.check_aggregator("norm_median")` holds it to the contract.
+From Python, importing this file is enough; `fedseca.testing.check_aggregator("norm_median")` holds it to the contract.
 """
 
 from dataclasses import dataclass
@@ -42,12 +40,6 @@ class NormMedian(Aggregator):
 
 
 def dense(updates: Updates, slack: float) -> torch.Tensor:
-    """The same the first way that comes to mind: all updates as one K × D matrix.
-
-    It needs K·D numbers of memory where the primitives of `ops` need a block. `for row in updates` gives the rows.
-    """
-    rows = updates.matrix()
-    norms = rows.double().norm(dim=1)
-    radius = slack * norms.median()
-    factor = torch.where(norms > radius, radius / norms, 1.0)
-    return (factor[:, None] * rows.double()).mean(dim=0)
+    """The same as one first writes it, with one K × D matrix in memory; `for row in updates` gives the rows."""
+    norms = (rows := updates.matrix().double()).norm(dim=1, keepdim=True)
+    return (rows * (slack * norms.median() / norms).clamp(max=1)).mean(dim=0)
