@@ -442,6 +442,20 @@ def test_another_training_in_the_same_audit_is_not_cut_off(tmp_path):
     assert (tmp_path / "audit.jsonl").read_bytes() == lines
 
 
+def test_a_checkpoint_from_before_rounds_that_were_finished_is_not_gone_on_from(tmp_path):
+    """Only the round after it may have been written down without being kept."""
+    folders = {"audit_dir": tmp_path, "checkpoint_dir": tmp_path / "kept"}
+    play(train, 1, **folders)
+    file = tmp_path / "kept" / "checkpoint.safetensors"
+    after_one = file.read_bytes()
+    play(train, 3, **folders)
+    file.write_bytes(after_one)
+    lines = (tmp_path / "audit.jsonl").read_bytes()
+    with pytest.raises(InputError, match="goes on with rounds of another training"):
+        play(train, 4, **folders)
+    assert (tmp_path / "audit.jsonl").read_bytes() == lines
+
+
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
@@ -848,6 +862,7 @@ def test_the_log_tells_the_rule_and_that_nobody_weighs_more(caplog):
         and "All nodes weigh the same, whatever they declare as 'num-examples'" in caplog.text
     )
     assert "Resuming" not in caplog.text and "keeps the model" not in caplog.text and "node 12" not in caplog.text
+    assert "Fraction: train (1.00)" in caplog.text, "what FedAvg tells of itself follows"
     caplog.clear()
     play(honest, rule="fedavg", trust_num_examples=True)
     assert "Rule: FedAvg()" in caplog.text and "All nodes weigh the same" not in caplog.text
@@ -1005,6 +1020,7 @@ def test_an_answer_to_nothing_and_a_second_one_are_dropped(caplog):
     grid: Any = made
     asked = list(strategy.configure_train(1, record(BEFORE), ConfigRecord(), grid))
     made.push_messages(asked)
+    assert {message.content["config"]["server-round"] for message in asked} == {1}  # type: ignore[arg-type]
     replies = [*honest(asked[0]), reply(asked[0], step(99)), *honest(asked[1]), *questions(1)]
     arrays, metrics = strategy.aggregate_train(1, replies)
     assert arrays is not None and metrics is not None

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import fedseca
 from fedseca.errors import InputError, LooksLikeModels, StateError
@@ -350,6 +351,14 @@ def test_models_in_the_place_of_updates_are_told_unless_it_is_said_what_they_sta
     with pytest.warns(LooksLikeModels, match="these look like models, not updates"):
         fedseca.Server("cwmed").aggregate(models)
     fedseca.Server("cwmed").aggregate(models, before=start)  # a warning would be an error
+
+
+def test_files_are_read_in_place_only_where_that_is_asked_for(tmp_path):
+    for k in range(2):
+        save_file({"w": torch.ones(3)}, tmp_path / f"{k}.safetensors")
+    files = sorted(tmp_path.iterdir())
+    assert fedseca.Server("fedavg").screen(files).files == ()
+    assert len(fedseca.Server("fedavg", in_place=True).screen(files).files) == 2
 
 
 def test_optional_libraries_are_named_when_they_are_missing(monkeypatch):
