@@ -128,6 +128,20 @@ def test_krum_needs_three_more_clients_than_are_byzantine_and_holds_with_two_mor
         assert byzantine == 0 or held == list(range(2 * byzantine + 3, 20))
 
 
+@pytest.mark.parametrize(
+    ("select", "fewest", "tolerated"), [(1, 5, 2), (4, 5, 2), (9, 9, 2), (10, 10, 0), (None, 5, 2)]
+)
+def test_multi_krum_holds_while_it_chooses_no_more_than_are_honest(select, fewest, tolerated):
+    rule = fedseca.make_aggregator("multi_krum", num_byzantine=2, select=select)
+    assert rule.min_clients() == fewest and rule.tolerates(11) == tolerated
+
+
+def test_shares_are_shown_in_per_cent():
+    said = fedseca.make_aggregator("fedseca").diagnostics
+    assert [each.name for each in said if each.share] == ["weight", "adopted"]
+    assert [each.name for each in said if each.pairs] == ["concordance"]
+
+
 def test_what_a_rule_answered_cannot_be_changed_and_is_told_shortly():
     server = fedseca.Server("cwmed")
     answer = server.rule.aggregate(server.screen(torch.ones(3, 7)).updates, {}, torch.Generator())

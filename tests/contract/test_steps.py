@@ -90,6 +90,12 @@ def test_arc_bounds_its_byzantine_clients_where_they_are_a_minority():
         assert step.tolerates(10, lambda rows: rows // 2) == 5, "what stands behind may tolerate more"
 
 
+@pytest.mark.parametrize("name", ["clipping", "normalising"])
+def test_rows_of_bounded_length_bound_every_minority(name):
+    step: Any = STEPS[name]()
+    assert [step.tolerates(clients, lambda rows: 0) for clients in range(1, 10)] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("chain", "fewest"),
     [("krum", 4), ("nnm+cwmed", 2), ("bucketing+krum", 7), ("nnm+bucketing+krum", 7), ("cwmed+momentum", 1)],
@@ -99,8 +105,43 @@ def test_a_chain_needs_as_many_clients_as_leave_its_rule_enough_rows(chain, fewe
 
 
 @pytest.mark.parametrize(
+    ("chain", "traits"),
+    [
+        ("nnm+cwmed", "returns_identical scales"),
+        ("clipping+cwmed", "returns_identical scales low_weight_is_distrust"),
+        ("clipping+fedavg", "returns_identical scales takes_weights"),
+        ("bucketing+fedavg", "returns_identical scales"),
+        ("arc+rfa", "returns_identical scales takes_weights low_weight_is_distrust"),
+        ("one_voice+rfa", "returns_identical scales low_weight_is_distrust"),
+        ("clipping+krum", "returns_identical scales"),
+        ("clipping+huber", "returns_identical low_weight_is_distrust"),
+        ("clipping+ties", "scales low_weight_is_distrust"),
+        ("cwmed+momentum", "scales low_weight_is_distrust"),
+    ],
+)
+def test_a_chain_claims_what_all_its_parts_promise(chain, traits):
+    made = make_aggregator(chain)
+    known = ("returns_identical", "scales", "takes_weights", "low_weight_is_distrust")
+    assert [trait for trait in known if getattr(made, trait)] == traits.split()
+
+
+class _OfAFixedLength(Clipping):
+    scales = False
+    returns_identical = False
+
+
+def test_what_a_step_does_not_promise_its_chain_does_not_either():
+    made = Chain(before=(_OfAFixedLength(),), rule=make_aggregator("cwmed"))
+    assert not made.scales and not made.returns_identical
+    made = Chain(before=(Clipping(),), rule=make_aggregator("cwmed"))
+    assert made.scales and made.returns_identical
+
+
+@pytest.mark.parametrize(
     ("chain", "why"),
     [
+        ("nnm", "'nnm' has no rule; a chain is .* as nnm.cwmed"),
+        ([], r"unknown rule \[\]"),
         ("cwmed+nnm", "nnm is a step before a rule, and cannot stand after cwmed"),
         ("momentum+cwmed", "momentum is a step after a rule, and cannot stand before cwmed"),
         ("cwmed+krum", "cwmed and krum are both rules"),

@@ -395,6 +395,15 @@ def test_fldetector_seldom_suspects_honest_clients():
     assert suspected <= 9 * 12 / 5
 
 
+def test_fldetector_remembers_a_window_of_changes_and_meets_new_clients():
+    server = fedseca.Server("fldetector", window=2)
+    for number, kept in enumerate((1, 2, 3, 3, 3)):
+        server.aggregate(torch.randn(3, 5), ["a", "b", "c"])
+        assert server.state_dict()["state"]["aggregates"].shape == (kept, 5), f"round {number}"
+    out = server.aggregate(torch.randn(3, 5), ["d", "e", "f"])
+    assert out.client_ids == ("d", "e", "f") and out.suspects == ()
+
+
 def test_fldetector_forgets_clients_that_stay_away():
     server = fedseca.Server("fldetector", window=2)
     everyone = [f"site {k}" for k in range(4)]
