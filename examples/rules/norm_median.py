@@ -42,4 +42,4 @@ class NormMedian(Aggregator):
 def dense(updates: Updates, slack: float) -> torch.Tensor:
     """The same as one first writes it, with one K × D matrix in memory; `for row in updates` gives the rows."""
     norms = (rows := updates.matrix().double()).norm(dim=1, keepdim=True)
-    return (rows * (slack * norms.median() / norms).clamp(max=1)).mean(dim=0)
+    return torch.mean(rows * (slack * norms.median() / norms).clamp(max=1), dim=0)

@@ -1020,7 +1020,7 @@ def test_an_answer_to_nothing_and_a_second_one_are_dropped(caplog):
     grid: Any = made
     asked = list(strategy.configure_train(1, record(BEFORE), ConfigRecord(), grid))
     made.push_messages(asked)
-    assert {message.content["config"]["server-round"] for message in asked} == {1}  # type: ignore[arg-type]
+    assert {message.content["config"]["server-round"] for message in asked} == {1}
     replies = [*honest(asked[0]), reply(asked[0], step(99)), *honest(asked[1]), *questions(1)]
     arrays, metrics = strategy.aggregate_train(1, replies)
     assert arrays is not None and metrics is not None
