@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from fedseca.audit.chain import BEGINNING, AuditError, hashes, minute
 from fedseca.errors import InputError, printable
-from fedseca.files import PRIVATE, open_regular, sync_folder, write_atomically
+from fedseca.files import PRIVATE, append, open_regular, sync_folder, write_atomically
 
 PATIENCE = 30.0
 """Seconds that a command may take."""
@@ -76,9 +76,7 @@ class FileAnchor:
             with os.fdopen(handle, "r+b", buffering=0) as file:
                 size = file.seek(0, os.SEEK_END)
                 half = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # a disk was full, the power failed
-                content = memoryview(b"\n" * half + record.line())
-                while content:
-                    content = content[file.write(content) :]
+                append(file, b"\n" * half + record.line(), self.path)
                 os.fsync(file.fileno())
             if size == 0:
                 sync_folder(self.path.parent)

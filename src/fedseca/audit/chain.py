@@ -20,7 +20,7 @@ from types import NoneType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from fedseca.errors import FolderBusy, InputError
-from fedseca.files import PRIVATE, open_regular, sync_folder, take_lock
+from fedseca.files import PRIVATE, append, open_regular, sync_folder, take_lock
 from fedseca.verdict import KINDS
 
 Record = dict[str, Any]
@@ -72,11 +72,10 @@ class Audit:
         for record in records:
             line, head = _sealed(_begun(record, head))
             lines.append(line)
-        content = memoryview(b"".join(lines))
+        content = b"".join(lines)
         end = self._end + len(content)
         try:
-            while content:
-                content = content[self._file.write(content) :]
+            append(self._file, content, self.path)
             if self._every_line_synced:
                 self.sync()
         except BaseException as problem:
