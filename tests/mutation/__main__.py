@@ -41,7 +41,11 @@ def main() -> int:
     chosen = [m for m in modules() if not options.patterns or any(fnmatch(m, p) for p in options.patterns)]
     KEPT.mkdir(exist_ok=True)
     console = Console(stderr=not sys.stdout.isatty())
-    if not options.list:
+    if options.list:
+        missing = [module for module in chosen if not _mutants_file(module).exists()]
+        if missing:
+            raise SystemExit(f"of {', '.join(missing)} nothing was tried as it is now: leave --list out to try it")
+    else:
         sys.path.insert(0, str(ROOT / "src"))
         # Every mutant imports the package and tests anew: what is compiled is kept, here and nowhere else.
         sys.dont_write_bytecode, sys.pycache_prefix = False, str(KEPT / "compiled")

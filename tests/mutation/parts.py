@@ -33,7 +33,13 @@ PARTS = (
     Part("checkpoint.py", ("unit/test_checkpoint.py", "unit/test_server.py")),
     Part(
         "server.py",
-        ("unit/test_server.py", "unit/test_screening.py", "unit/test_suspicion.py", "unit/test_checkpoint.py"),
+        (
+            "unit/test_server.py",
+            "unit/test_screening.py",
+            "unit/test_suspicion.py",
+            "unit/test_checkpoint.py",
+            "unit/test_hostile.py",
+        ),
         SAMPLE,
     ),
     Part("book.py", ("unit/test_flower.py", "unit/test_rounds.py")),

@@ -94,11 +94,17 @@ def test_in_place_a_change_is_an_error_and_no_model(files):
                 file.write(b"1234")
             return super().aggregate(updates, state, rng)
 
-    server = Server(Writes(), in_place=True)
-    with pytest.raises(InputError, match=r"site-0.safetensors: was changed while it was aggregated; nothing is kept"):
+    server, changed = (
+        Server(Writes(), in_place=True),
+        r"site-0.safetensors: was changed while it was aggregated; nothing",
+    )
+    with pytest.raises(InputError, match=changed):
         server.aggregate(files)
     assert server.round == 0
     assert Server(Writes()).aggregate(files).rejected == ()
+    fedseca.aggregate(files, rule=Writes())  # of a copy, if nothing else is said
+    with pytest.raises(InputError, match=changed):
+        fedseca.aggregate(files, rule=Writes(), in_place=True)
 
 
 def test_the_command_survives_files_that_are_written_to_meanwhile(files, tmp_path):
