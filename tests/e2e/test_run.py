@@ -421,3 +421,5 @@ def test_the_demo_shows_one_collapse_and_one_survival(tmp_path):
     assert read_history(tmp_path / "demo" / "fedavg").f1_last5 < 0.2
     again = run("demo", "-o", tmp_path / "demo", "--rounds", 1)
     assert again.returncode == 0, again.stderr
+    assert "over 1 round " in again.stdout and again.stdout.count("too early to say") == 2
+    assert "collapsed" not in again.stdout and "last five" not in again.stdout

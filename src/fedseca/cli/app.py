@@ -137,7 +137,8 @@ def _usage(problem: Any) -> str:
         for parameter in context.find_root().command.params:
             if option in parameter.opts:
                 return f"{option} stands before the command: fedseca {option} … {context.info_name}"
-    return f"{problem.format_message()} See {command} --help."
+    message = problem.format_message()
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {command} --help."
 
 
 def _fail(message: str) -> None:

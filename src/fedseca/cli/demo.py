@@ -13,9 +13,13 @@ from rich.text import Text
 from fedseca.cli.live import LiveRun, live
 from fedseca.cli.tables import score, sparkline, wide_console
 from fedseca.errors import printable
+from fedseca.experiments.results import counted
 from fedseca.federation import Federation, History, Scenario, simulate
+from fedseca.federation.history import LAST
 
 RULES = ("fedavg", "fedseca")
+ENOUGH = 20
+"""Rounds after which an honest federation has learnt the digits; before, a low score says nothing."""
 
 
 def demo(
@@ -48,13 +52,22 @@ def _train(scenario: Scenario, folder: Path, bar: LiveRun) -> History:
 
 
 def _side_by_side(histories: dict[str, History]) -> Table:
-    table = Table(title=f"F1 on the test set over {len(histories['fedavg'].rounds)} rounds", title_justify="left")
+    rounds = len(histories["fedavg"].rounds)
+    table = Table(title=f"F1 on the test set over {counted(rounds, 'round')}", title_justify="left")
     table.add_column("rule", style="bold")
     table.add_column("from the first round to the last")
-    table.add_column("last five", justify="right")
+    table.add_column("last five" if rounds > LAST else "mean", justify="right")
     table.add_column("the model")
     for rule, history in histories.items():
         final = history.f1_last5
-        outcome = "collapsed" if final < 0.2 else "was damaged" if final < 0.8 else "survived"
+        outcome = (
+            "too early to say"
+            if rounds < ENOUGH
+            else "collapsed"
+            if final < 0.2
+            else "was damaged"
+            if final < 0.8
+            else "survived"
+        )
         table.add_row(rule, sparkline(history.f1), score(final), outcome)
     return table

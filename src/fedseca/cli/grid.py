@@ -40,6 +40,8 @@ def grid(
     vary: Annotated[
         list[str] | None,
         typer.Option(
+            "--vary",
+            "--set",
             metavar="NAME=V1,V2,…",
             help="Something else to vary, a hyperparameter too: sparsity=0.5,0.9 or attack.strength=1,2.",
         ),

@@ -32,7 +32,7 @@ class LiveRun:
         self._progress.update(self._task, completed=done, f1=f1)
         if self._progress.disable and time.monotonic() - self._told > SILENCE:  # into a file, no bar can be painted
             self._told = time.monotonic()
-            text = f"{self._title}: round {done} of {history.scenario.rounds}, {f1}"
+            text = ", ".join(filter(None, (f"{self._title}: round {done} of {history.scenario.rounds}", f1)))
             self._progress.console.print(text, markup=False, highlight=False)
 
 
