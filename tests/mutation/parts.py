@@ -42,13 +42,19 @@ PARTS = (
         ),
         SAMPLE,
     ),
-    Part("book.py", ("unit/test_flower.py", "unit/test_rounds.py")),
-    Part("audit/*.py", ("unit/test_audit.py", "unit/test_flower.py"), SAMPLE),
+    Part("book.py", ("unit/test_flower.py", "unit/test_rounds.py", "unit/test_anchor.py")),
+    Part("audit/*.py", ("unit/test_audit.py", "unit/test_flower.py", "unit/test_anchor.py"), SAMPLE),
     Part("flower/*.py", ("unit/test_flower.py",)),
     Part("attacks/*.py", ("oracle/test_attacks.py", "contract/test_attacks.py")),
-    Part("aggregators/_chain.py", ("oracle/test_steps.py", "contract/test_steps.py", "unit/test_declare.py"), SAMPLE),
     Part(
-        "aggregators/*.py", ("oracle/test_rules.py", "oracle/test_fedseca.py", "contract/test_aggregators.py"), SAMPLE
+        "aggregators/_chain.py",
+        ("oracle/test_steps.py", "contract/test_steps.py", "unit/test_declare.py", "unit/test_server.py"),
+        SAMPLE,
+    ),
+    Part(
+        "aggregators/*.py",
+        ("oracle/test_rules.py", "oracle/test_fedseca.py", "contract/test_aggregators.py", "unit/test_declare.py"),
+        SAMPLE,
     ),
     Part("steps/*.py", ("oracle/test_steps.py", "contract/test_steps.py"), SAMPLE),
 )

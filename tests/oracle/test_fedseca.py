@@ -69,6 +69,11 @@ def test_equals_its_oracle_from_1_to_64_clients(clients, dtype):
         compare(matrix, **{"variant": variant, "sparsity": 0.6, **ablation})
 
 
+def test_without_momentum_nothing_is_remembered():
+    assert fedseca.make_aggregator("fedseca", momentum=0.0).init(7) == {}
+    assert fedseca.make_aggregator("fedseca", momentum=0.1).init(7)["momentum"].tolist() == [0.0] * 7
+
+
 @given(data=st.data(), momentum=st.sampled_from([0.1, 0.5, 0.9]))
 def test_momentum_equals_its_oracle(data, momentum):
     matrix = data.draw(matrices(extremes=False))

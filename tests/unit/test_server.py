@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import fedseca
+from fedseca import Aggregation
 from fedseca.errors import InputError, LooksLikeModels, StateError
 from tests.unit.checkpoints import opened, sealed
 
@@ -351,6 +352,42 @@ def test_models_in_the_place_of_updates_are_told_unless_it_is_said_what_they_sta
     with pytest.warns(LooksLikeModels, match="these look like models, not updates"):
         fedseca.Server("cwmed").aggregate(models)
     fedseca.Server("cwmed").aggregate(models, before=start)  # a warning would be an error
+
+
+def test_updates_that_share_a_long_part_are_no_models_where_it_is_said_what_they_started_from():
+    """All clients may well have gone far in one direction: only without a model before is that suspicious."""
+    start = {"w": torch.zeros(50)}
+    models = [{"w": torch.full((50,), 30.0) + step} for step in torch.randn(5, 50)]
+    fedseca.Server("cwmed").aggregate(models, before=start)  # a warning would be an error
+
+
+@pytest.mark.parametrize(
+    "answer", [None, torch.zeros(4), Aggregation(torch.zeros(3), {}), Aggregation(torch.zeros(4, 1), {})]
+)
+def test_a_rule_that_answers_something_else_is_named(answer):
+    class Confused(type(fedseca.make_aggregator("cwmed"))):  # type: ignore[misc]
+        def aggregate(self, updates, state, rng):
+            return answer
+
+    with pytest.raises(TypeError, match=r"cwmed.aggregate must answer an Aggregation whose update has 4 numbers"):
+        fedseca.Server(Confused()).aggregate(torch.randn(5, 4))
+
+
+def test_a_round_shows_what_is_known_of_each_client():
+    rows = torch.eye(3, 4).repeat(2, 1)
+    rows[5] = torch.nan
+    lines = str(fedseca.Server("fedseca").aggregate(rows)).splitlines()
+    assert lines[0].startswith("Round: 5 admitted") and "–" in lines[-1] and "left out" in lines[-1]
+    assert not any("–" in line for line in lines[:-1]) and len(lines) == 8
+
+
+def test_copies_that_leave_a_rule_too_few_rows_void_the_round():
+    rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+    rows[2:] = rows[2]
+    server = fedseca.Server(fedseca.make_aggregator("one_voice+krum", num_byzantine=1))
+    with pytest.raises(fedseca.NotEnoughClients, match="krum"):
+        server.aggregate(rows)
+    assert server.round == 0
 
 
 def test_files_are_read_in_place_only_where_that_is_asked_for(tmp_path):
