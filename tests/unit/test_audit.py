@@ -270,6 +270,15 @@ def test_cut_back(path):
         assert path.read_bytes() == b""
 
 
+def test_cut_back_to_the_end_of_another_training(path):
+    """A second training in the same audit, killed in its first round."""
+    with Audit(path) as audit:
+        end = [audit.append([used(number)]) for number in (1, 2, 3)][-1]
+        audit.append([used(1, run=124)])
+        audit.cut_back(end, 1, 1)
+        assert audit.head == end and audit.lines == 3 and [each["round"] for each in read_audit(path)] == [1, 2, 3]
+
+
 def test_cut_back_over_several_rounds(path):
     with Audit(path) as audit:
         heads = [audit.head, *(audit.append([used(number), used(number, "15")]) for number in range(1, 6))]
@@ -485,6 +494,25 @@ def test_a_round_that_kept_its_model():
     assert [each.void for each in findings.latest] == [None, "krum needs at least 5 clients", None]
     assert findings.voids == 1 and len(findings.clients) == 1
     assert findings.summary().endswith("none suspicious; 1 round kept the model it began with")
+
+
+def void(number, client="14"):
+    return line(number, client, verdict="round void")
+
+
+def test_every_round_that_kept_its_model_is_counted():
+    why = "krum needs at least 5 clients"
+    findings = findings_of(void(1), line(1, None, void=why), void(2), line(2, None, void=why), used(3, "15"))
+    assert findings.voids == 2
+    by_client = {each.client: each for each in findings.clients}
+    assert by_client["14"].void == 2 and by_client["14"].standing == "not judged" and by_client["15"].void == 0
+
+
+def test_the_share_of_bad_answers():
+    records = [left_out(1), left_out(1, "15"), used(2), used(3), silent(4), silent(1, "16")]
+    shares = {each.client: each.bad_share for each in findings_of(*records).clients}
+    assert shares == {"15": 1.0, "14": pytest.approx(1 / 3), "16": 0.0}
+    assert [each.client for each in findings_of(*records).clients] == ["15", "14", "16"]
 
 
 def test_what_each_client_did_in_each_round():
