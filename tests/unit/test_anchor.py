@@ -407,3 +407,9 @@ def test_a_name_that_the_system_does_not_know_is_one_line(tmp_path, name):
     (tmp_path / "anchor.json").write_text(json.dumps({"file": name}))
     with pytest.raises(AnchorError, match="does not say where the anchor is"):
         read_note(tmp_path / "audit.jsonl")
+
+
+def test_an_anchor_that_cannot_be_read_is_no_empty_one(tmp_path):
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(AnchorError, match="cannot be read"):
+            read_anchor(path)

@@ -244,6 +244,9 @@ def test_a_hyperparameter_of_a_chosen_part_is_found_by_the_name_of_the_part():
     assert whole("fedseca.sparsity", "fedseca") == "aggregator.sparsity"
     assert whole("ipm.strength", "fedseca") == "attack.strength"
     assert whole("nnm.num_byzantine", "nnm+cwmed") == "aggregator.nnm.num_byzantine"
+    known = "Known: nnm.num_byzantine, cwmed.even"
+    with pytest.raises(ParameterError, match=rf"unknown hyperparameter of nnm\+cwmed 'trim'\. {known}"):
+        fedseca.make_aggregator("nnm+cwmed", trim=1)
     with pytest.raises(ParameterError, match=r"unknown hyperparameter of nnm 'sparsity'\. Known: num_byzantine"):
         whole("nnm.sparsity", "nnm+cwmed")
     with pytest.raises(ParameterError, match=r"'sparsity'.*; its parts: nnm.cwmed, ipm, digits, dirichlet, cnn"):
