@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedseca.data import DATASETS, Dataset
+from fedseca.data import DATASETS, Dataset, Samples
 from fedseca.data import cifar10 as cifar10_module
 from fedseca.data._folders import data_root
 from fedseca.data._pickled import read_batch
+from fedseca.data.samples import InMemory
 from fedseca.errors import FedsecaError, InputError, MissingDependency
 from tests.unit import data_files
 from tests.unit.data_files import MAKERS, cifar_batches, make_arrays, make_fashion, own_arrays, pickled_batch, write_idx
@@ -41,21 +42,25 @@ def assert_one_line(problem, *words: str) -> None:
 # What is loaded
 
 
+def pixels(split: Samples) -> torch.Tensor:
+    assert isinstance(split.inputs, InMemory)
+    return split.inputs.values
+
+
 def assert_sound(data: Dataset) -> None:
     for split in (data.train, data.test):
-        assert split.pixels.dtype == torch.uint8 and split.pixels.shape == (len(split), *data.shape)
-        assert split.pixels.is_contiguous()
+        assert pixels(split).dtype == torch.uint8 and pixels(split).shape == (len(split), *data.shape)
+        assert pixels(split).is_contiguous()
         assert split.labels.dtype == torch.int64 and split.labels.shape == (len(split),)
         assert int(split.labels.min()) >= 0 and int(split.labels.max()) < data.num_classes
-    floats = data.train.floats()
+    floats = data.train.inputs.read()
     assert floats.dtype == torch.float32
     assert torch.allclose(floats.mean(dim=(0, 2, 3)), torch.zeros(data.shape[0]), atol=1e-3)
     assert torch.allclose(floats.std(dim=(0, 2, 3)), torch.ones(data.shape[0]), atol=1e-2)
     some = torch.tensor([3, 1])
-    assert torch.equal(data.train.floats(some), floats[some])
-    assert torch.equal(data.train.floats(slice(2, 4)), floats[2:4])
+    assert torch.equal(data.train.inputs.read(some), floats[some])
     chosen = data.train.select(some)
-    assert torch.equal(chosen.floats(), floats[some]) and torch.equal(chosen.labels, data.train.labels[some])
+    assert torch.equal(chosen.inputs.read(), floats[some]) and torch.equal(chosen.labels, data.train.labels[some])
 
 
 @pytest.mark.parametrize("form", MAKERS)
@@ -83,7 +88,7 @@ def test_the_real_ones_where_they_are_here(name, tmp_path, monkeypatch):
 def test_digits_are_split_in_one_fixed_way():
     data = DATASETS.make("digits").load()
     assert (len(data.train), len(data.test), data.shape) == (1437, 360, (1, 8, 8))
-    assert int(data.train.pixels.max()) == 16
+    assert int(pixels(data.train).max()) == 16
     share = torch.bincount(data.test.labels) / (torch.bincount(data.train.labels) + torch.bincount(data.test.labels))
     assert torch.allclose(share, torch.full((10,), 0.2), atol=0.01)
     assert data.fingerprint() == DATASETS.make("digits").load().fingerprint() == "8aed74e94465212f"
@@ -94,7 +99,7 @@ def test_all_forms_of_cifar10_are_the_same_data(tmp_path):
     loaded = [load("cifar10", MAKERS[form][1](tmp_path / str(i))) for i, form in enumerate(forms)]
     assert len({data.fingerprint() for data in loaded}) == 1
     expected = np.concatenate([cifar_batches()[name][0] for name in data_files.BATCHES[:5]])
-    assert torch.equal(loaded[0].train.pixels, torch.from_numpy(expected))
+    assert torch.equal(pixels(loaded[0].train), torch.from_numpy(expected))
 
 
 def test_fashion_mnist_keeps_every_pixel(tmp_path):
@@ -103,7 +108,7 @@ def test_fashion_mnist_keeps_every_pixel(tmp_path):
     write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", picture)
     write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", np.array([7]))
     data = load("fashion_mnist", tmp_path)
-    assert data.test.pixels[0, 0].tolist() == picture[0].tolist() and data.test.labels.tolist() == [7]
+    assert pixels(data.test)[0, 0].tolist() == picture[0].tolist() and data.test.labels.tolist() == [7]
 
 
 def test_own_arrays_bring_their_sites(tmp_path):
@@ -116,7 +121,9 @@ def test_own_arrays_bring_their_sites(tmp_path):
 
 def test_an_image_that_never_varies_is_no_division_by_zero(tmp_path):
     grey = torch.full((20, 3, 4, 5), 9, dtype=torch.uint8)
-    assert torch.equal(load("arrays", make_arrays(tmp_path, train_images=grey)).train.floats(), torch.zeros(grey.shape))
+    assert torch.equal(
+        load("arrays", make_arrays(tmp_path, train_images=grey)).train.inputs.read(), torch.zeros(grey.shape)
+    )
 
 
 @pytest.mark.parametrize("change", ["train_images", "train_labels", "test_images", "test_labels", "train_sites"])
@@ -239,7 +246,7 @@ def test_random_damage_never_raises_anything_else(tmp_path, form):
 
 def assert_sound_enough(data: Dataset) -> None:
     for split in (data.train, data.test):
-        assert len(split.pixels) == len(split.labels) > 0 and int(split.labels.max()) < data.num_classes
+        assert len(split.inputs) == len(split.labels) > 0 and int(split.labels.max()) < data.num_classes
 
 
 def test_what_an_idx_file_may_not_say(tmp_path):

@@ -14,10 +14,13 @@ import fedseca
 from fedseca.aggregators.fedavg import FedAvg
 from fedseca.attacks import make_attack
 from fedseca.audit import read_audit
+from fedseca.data import Classification, Samples
+from fedseca.data.samples import InMemory
+from fedseca.data.task import macro_f1
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.federation.byzantine import Byzantines
-from fedseca.federation.evaluation import evaluate, macro_f1
+from fedseca.federation.evaluation import evaluate
 
 SMALL: dict[str, Any] = {"rounds": 3, "train_images": 100, "test_images": 60}
 
@@ -121,7 +124,7 @@ def test_training_is_adamw_by_its_equations():
     network = scenario.model.build((1, 8, 8), 10, seed=0)
     network.load_state_dict(start)
     part = federation.parts[1]
-    images, labels = federation.train_set.floats(part), federation.train_set.labels[part]
+    images, labels = federation.train_set.inputs.read(part), federation.train_set.labels[part]
     order = torch.randperm(len(part), generator=scenario.generator("training", 4, 1))
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in network.named_parameters()}
     for step, begin in enumerate(range(0, len(part), 8), start=1):
@@ -170,7 +173,7 @@ def test_a_left_over_image_joins_the_batch_before_it():
 
 
 def test_a_model_that_cannot_train_on_the_images_is_said_before_the_first_round():
-    with pytest.raises(InputError, match="resnet18 cannot train on these images: Expected more than 1 value"):
+    with pytest.raises(InputError, match="resnet18 cannot train on digits: Expected more than 1 value"):
         Federation(Scenario(**SMALL, model={"name": "resnet18", "stem": "imagenet"}, batch_size=1))
 
 
@@ -182,17 +185,21 @@ def test_more_images_than_there_are():
 # --- evaluation --------------------------------------------------------------------------------------------------
 
 
+def evaluated(outputs, labels, task):
+    return evaluate(torch.nn.Identity(), Samples(InMemory(outputs), labels), task, torch.device("cpu"))
+
+
 def test_metrics_are_those_of_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     for classes in (2, 5, 10):
         logits = torch.randn(1300, classes, generator=generator)
         labels = torch.randint(classes, (1300,), generator=generator)
         labels[: 20 * classes] = 0  # imbalanced
-        found = evaluate(torch.nn.Identity(), logits, labels, classes)
+        found = evaluated(logits, labels, Classification(classes))
         predicted = logits.argmax(dim=1)
-        assert found.f1 == pytest.approx(f1_score(labels, predicted, average="macro"))
-        assert found.accuracy == pytest.approx(accuracy_score(labels, predicted))
-        assert found.loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+        assert found["f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
+        assert found["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+        assert found["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
 
 
 def test_a_model_that_always_says_the_same():
@@ -203,7 +210,7 @@ def test_a_model_that_always_says_the_same():
 
 def test_an_infinite_loss_is_none():
     logits = torch.tensor([[torch.inf, 0.0], [0.0, 1.0]])
-    assert evaluate(torch.nn.Identity(), logits, torch.tensor([1, 1]), 2).loss is None
+    assert evaluated(logits, torch.tensor([1, 1]), Classification(2))["loss"] is None
 
 
 # --- rounds ------------------------------------------------------------------------------------------------------
@@ -303,7 +310,7 @@ def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing(
         trained = [federation.train(k, model, number) for k in range(3)]
         model = server.aggregate(trained, ["0", "1", "2"], before=model).model
         found = federation.evaluate(model)
-        assert (found.f1, found.loss) == (record["f1"], record["loss"])
+        assert (found["f1"], found["loss"]) == (record["f1"], record["loss"])
 
 
 def test_a_rule_left_without_clients_voids_the_round():

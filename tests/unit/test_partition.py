@@ -5,23 +5,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedseca.data import PARTITIONS, Images, who_has_what
+from fedseca.data import PARTITIONS, Samples, who_has_what
+from fedseca.data.samples import InMemory
 from fedseca.errors import InputError, ParameterError
 
 
-def images(labels, sites=None) -> Images:
+def samples(labels, sites=None) -> Samples:
     labels = torch.as_tensor(labels, dtype=torch.int64)
     sites = None if sites is None else torch.as_tensor(sites, dtype=torch.int64)
-    pixels = torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)
-    return Images(pixels, labels, torch.zeros(1), torch.ones(1), sites)
+    return Samples(InMemory(torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)), labels, sites)
 
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def balanced(per_class: int, classes: int = 10) -> Images:
-    return images(torch.arange(per_class * classes) % classes)
+def balanced(per_class: int, classes: int = 10) -> Samples:
+    return samples(torch.arange(per_class * classes) % classes)
 
 
 ALPHAS = st.sampled_from([1e-300, 1e-6, 0.001, 0.05, 0.5, 1.0, 10.0, 1e6, 1e300])
@@ -38,7 +38,7 @@ def test_every_image_goes_to_exactly_one_client_and_no_client_stays_without(part
     if room == 0:
         return
     clients, seed = data.draw(st.integers(1, room)), data.draw(st.integers(0, 2**31))
-    given_images = images(labels)
+    given_images = samples(labels)
     parts = partition.split(given_images, clients, seeded(seed))
     assert len(parts) == clients and all(len(part) for part in parts)
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(len(labels)))
@@ -87,7 +87,7 @@ def test_the_smaller_alpha_the_more_skewed():
 def test_dirichlet_shares_have_the_moments_of_the_distribution():
     """E[p] = 1/K and Var[p] = (1/K)(1 − 1/K)/(Kα + 1)."""
     clients = 4
-    data = images(torch.arange(40_000) % 400)
+    data = samples(torch.arange(40_000) % 400)
     for alpha in (0.2, 1.0, 5.0):
         parts = PARTITIONS.make("dirichlet", alpha=alpha).split(data, clients, seeded(7))
         shares = who_has_what(data.labels, parts, 400).double() / 100
@@ -98,7 +98,7 @@ def test_dirichlet_shares_have_the_moments_of_the_distribution():
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-6, 0.001])
 def test_at_a_tiny_alpha_every_client_is_as_likely_to_own_a_class(alpha):
-    data = images(torch.arange(4000) % 400)
+    data = samples(torch.arange(4000) % 400)
     counts = who_has_what(data.labels, PARTITIONS.make("dirichlet", alpha=alpha).split(data, 4, seeded(0)), 400)
     assert ((counts == 10).sum(dim=1) > 70).all()
 
@@ -123,13 +123,13 @@ def test_shards_that_fit_the_classes_hold_one_label_each():
 
 
 def test_each_site_is_a_client():
-    data = images([0, 1, 0, 1, 0], sites=[30, 10, 30, 20, 10])
+    data = samples([0, 1, 0, 1, 0], sites=[30, 10, 30, 20, 10])
     assert [part.tolist() for part in PARTITIONS.make("site").split(data, 3, seeded(0))] == [[1, 4], [3], [0, 2]]
 
 
 def test_more_sites_than_clients_are_dealt_by_size_and_never_torn_apart():
     sites = [0] * 1 + [1] * 5 + [2] * 3 + [3] * 4
-    parts = PARTITIONS.make("site").split(images([0] * 13, sites), 2, seeded(0))
+    parts = PARTITIONS.make("site").split(samples([0] * 13, sites), 2, seeded(0))
     owned = [{sites[i] for i in part.tolist()} for part in parts]
     assert owned == [{1, 2}, {3, 0}]
 
@@ -137,7 +137,7 @@ def test_more_sites_than_clients_are_dealt_by_size_and_never_torn_apart():
 def test_what_cannot_be_dealt_is_one_line():
     data = balanced(1)
     for name, clients, message in (
-        ("iid", 11, "iid: 11 clients cannot share 10 images; each needs one"),
+        ("iid", 11, "iid: 11 clients cannot share 10 samples; each needs one"),
         ("iid", 0, "iid: there must be at least one client; found 0"),
         ("site", 2, "site: this data set does not say where its images came from"),
         ("shards", 6, "shards: 10 images cannot be cut into more shards than that; found 6 clients with 2 each"),
@@ -145,7 +145,7 @@ def test_what_cannot_be_dealt_is_one_line():
         with pytest.raises(InputError, match=message):
             PARTITIONS.make(name).split(data, clients, seeded(0))
     with pytest.raises(InputError, match="3 clients, but the images come from 2 sites"):
-        PARTITIONS.make("site").split(images([0, 1, 0], [5, 5, 6]), 3, seeded(0))
+        PARTITIONS.make("site").split(samples([0, 1, 0], [5, 5, 6]), 3, seeded(0))
 
 
 @pytest.mark.parametrize("name", list(PARTITIONS))
@@ -158,6 +158,6 @@ def test_hyperparameters_are_declared_and_bad_values_refused(name):
 
 
 def test_many_clients_do_not_take_long():
-    data = images(torch.zeros(20_000, dtype=torch.int64))
+    data = samples(torch.zeros(20_000, dtype=torch.int64))
     parts = PARTITIONS.make("dirichlet", alpha=0.001).split(data, 20_000, seeded(0))
     assert all(len(part) == 1 for part in parts)

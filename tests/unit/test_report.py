@@ -69,7 +69,7 @@ def test_a_run_as_columns(real):
     (run,) = collect([real]).runs
     history = read_history(real)
     assert run["finished"] and run["folder"] == "real" and run["id"] == history.scenario.id
-    assert run["f1"] == [float(f"{value:.4g}") for value in history.f1]
+    assert run["scores"] == [float(f"{value:.4g}") for value in history.f1]
     assert run["score"] == pytest.approx(history.f1_last5, rel=1e-3)
     assert run["config"]["aggregator"] == "fedseca" and run["config"]["aggregator.sparsity"] == 0.9
     assert run["byzantine"] == [0, 0, 0, 1, 1]
@@ -391,7 +391,7 @@ def test_what_is_thinned_keeps_its_share_and_the_last():
 
 def test_ninety_six_runs_are_less_than_eight_megabytes(tmp_path):
     found = collect([write_grid(tmp_path / "grid")])
-    assert len(found.runs) == 96 and {len(run["f1"]) for run in found.runs} == {50}
+    assert len(found.runs) == 96 and {len(run["scores"]) for run in found.runs} == {50}
     assert len(make_page(found).encode()) < 8e6
 
 

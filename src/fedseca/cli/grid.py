@@ -201,13 +201,13 @@ def _show(
 
 
 def score_table(cells: Sequence[Scenario], axes: Sequence[Axis], store: Store) -> Table:
-    """Rules and whatever else is varied × attacks: the F1 of the last five rounds, the mean over the seeds."""
+    """Rules and whatever else is varied × attacks: the score of the last five rounds, the mean over the seeds."""
     varied = [axis.name for axis in axes if len(axis.values) > 1 and axis.name not in ("aggregator", "attack", "seed")]
     scores: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         row = (cell.aggregator.name, *(GRAMMAR.shown(cell, name) for name in varied))
         if (history := store.done(cell)) is not None:
-            scores[row][cell.attack.name].append(history.f1_last5)
+            scores[row][cell.attack.name].append(history.score)
     attacks = list(dict.fromkeys(cell.attack.name for cell in cells))
     table = Table()
     for heading in ("rule", *varied):

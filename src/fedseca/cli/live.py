@@ -1,4 +1,4 @@
-"""A run while it runs: a bar with the round, the F1 so far and the time that is left."""
+"""A run while it runs: a bar with the round, the score so far and the time that is left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedseca.federation import History, Scenario
+from fedseca.federation.history import in_words
 
 SILENCE = 30.0
 """Seconds after which a run that paints no bar says a word."""
@@ -22,17 +23,17 @@ class LiveRun:
         self._progress = progress
         title = f"{scenario.aggregator.name} under {scenario.attack.name}"
         self._title, self._told = title, time.monotonic()
-        self._task = progress.add_task(title, start=False, total=scenario.rounds, f1="", completed=0)
+        self._task = progress.add_task(title, start=False, total=scenario.rounds, score="", completed=0)
 
     def __call__(self, history: History) -> None:
         self._progress.start()
         self._progress.start_task(self._task)
         done = len(history.rounds)
-        f1 = f"F1 {history.rounds[-1]['f1']:.3f}" if history.rounds else ""
-        self._progress.update(self._task, completed=done, f1=f1)
+        score = f"{in_words(history.metric)} {history.scores[-1]:.3f}" if history.rounds else ""
+        self._progress.update(self._task, completed=done, score=score)
         if self._progress.disable and time.monotonic() - self._told > SILENCE:  # into a file, no bar can be painted
             self._told = time.monotonic()
-            text = ", ".join(filter(None, (f"{self._title}: round {done} of {history.scenario.rounds}", f1)))
+            text = ", ".join(filter(None, (f"{self._title}: round {done} of {history.scenario.rounds}", score)))
             self._progress.console.print(text, markup=False, highlight=False)
 
 
@@ -43,7 +44,7 @@ def live(console: Console) -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("[bold]{task.fields[f1]}"),
+        TextColumn("[bold]{task.fields[score]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),

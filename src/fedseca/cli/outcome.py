@@ -12,7 +12,7 @@ from fedseca.cli.data import partition_table
 from fedseca.cli.tables import score, shown_diagnostics, sparkline, wide_console
 from fedseca.errors import printable
 from fedseca.federation import Federation, History
-from fedseca.federation.history import LAST
+from fedseca.federation.history import LAST, in_words
 
 _MOST_CLIENTS_SHOWN = 30
 
@@ -64,8 +64,9 @@ def show(console: Console, history: History, folder: Path) -> None:
         console.print(Text(text, style="yellow"), soft_wrap=True)
     last = min(LAST, len(history.rounds))
     mean = f" (mean of the last {last} rounds)" if last > 1 else ""
-    line = Text.assemble("F1 ", sparkline(history.f1), " ", score(history.f1_last5), mean)
-    console.print(line, Text(f"accuracy {history.accuracy_last5:.3f}", style="dim"))
+    metric, *others = history.metrics
+    line = Text.assemble(in_words(metric), " ", sparkline(history.scores), " ", score(history.score), mean)
+    console.print(line, *(Text(f"{in_words(other)} {history.last(other):.3f}", style="dim") for other in others))
     console.print(Text(_time(history), style="dim"))
     console.print(Text(f"written to {printable(str(folder))}"), soft_wrap=True)
 

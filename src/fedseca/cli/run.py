@@ -121,7 +121,12 @@ def run(
             on_round=after_round,
         )
     if as_json:
-        report = {**history.result(), "folder": str(folder), "scenario": scenario.values(), "f1": history.f1}
+        report = {
+            **history.result(),
+            "folder": str(folder),
+            "scenario": scenario.values(),
+            history.metric: history.scores,
+        }
         report["clients"] = history.by_client()
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:

@@ -34,6 +34,7 @@ def data_root(data_dir: Path | None = None) -> Path:
 class FolderSource(DataSource):
     """A data set in files: in a folder of its name inside the data folder, or in the data folder itself."""
 
+    has_files: ClassVar[bool] = True
     subfolders: ClassVar[tuple[str, ...]] = ()
     """Where else inside the data folder its files may lie."""
     system_folders: ClassVar[tuple[str, ...]] = ()

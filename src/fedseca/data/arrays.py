@@ -56,7 +56,7 @@ class Arrays(FolderSource):
                     f"{path}: test_labels has classes that train_labels lacks ({some}); nobody could learn them"
                 )
             sites = _integers(tensors, SITES, len(train), path) if SITES in tensors else None
-        return Dataset.of(self.name, (train, labels), (test, test_labels), num_classes, sites)
+        return Dataset.of(self.name, (train, labels), (test, test_labels), num_classes=num_classes, train_sites=sites)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

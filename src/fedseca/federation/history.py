@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,9 +28,9 @@ class History:
 
     scenario: Scenario
     rounds: list[Record] = field(default_factory=list)
-    """One record for each round: `round` (from 1 on), `f1`, `accuracy`, `loss`, how many were `admitted` and
-    `rejected`, why it was `void` (the model stayed as it was), whether it was `idle` (the rule gave every client the
-    weight 0), and the `seconds` of its parts."""
+    """One record for each round: `round` (from 1 on), the metrics, the score first (`f1`, `accuracy`, `loss`), how many
+    were `admitted` and `rejected`, why it was `void` (the model stayed as it was), whether it was `idle` (the rule gave
+    every client the weight 0), and the `seconds` of its parts."""
     audit: list[Record] = field(default_factory=list)
     """One record for each round and client: its `verdict` (None if it was not asked), the `reason`, and what is said of
     it by name; of a void round one more, of no client."""
@@ -40,7 +41,7 @@ class History:
     folder: Path | None = None
 
     def __repr__(self) -> str:
-        score = f", f1_last5={self.f1_last5:.3f}" if self.rounds else ""
+        score = f", {self.metric}_last5={self.score:.3f}" if self.rounds else ""
         return f"History({self.scenario.title}, {len(self.rounds)} of {self.scenario.rounds} rounds{score})"
 
     def append(self, records: Mapping[str, list[Record]]) -> None:
@@ -49,16 +50,35 @@ class History:
             getattr(self, kind).extend(added)
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """What was measured of the models beside the loss, the score first: `f1` and `accuracy` of a classification."""
+        return metric_names(self.rounds[0]) if self.rounds else ("f1", "accuracy")
+
+    @property
+    def metric(self) -> str:
+        """The name of the score."""
+        return self.metrics[0]
+
+    @property
+    def scores(self) -> list[float]:
+        """Of the model after each round."""
+        return [_number(record[self.metric]) for record in self.rounds]
+
+    def last(self, metric: str, rounds: int = LAST) -> float:
+        """The mean of a metric over the last rounds; NaN if the model had none in one of them."""
+        return fmean(_number(record[metric]) for record in self.rounds[-rounds:])
+
+    @property
+    def score(self) -> float:
+        """Of the run: that of its last five rounds."""
+        return self.last(self.metric)
+
+    @property
     def f1(self) -> list[float]:
         return [record["f1"] for record in self.rounds]
 
-    def last(self, metric: str, rounds: int = LAST) -> float:
-        """The mean of a metric over the last rounds."""
-        return fmean(record[metric] for record in self.rounds[-rounds:])
-
     @property
     def f1_last5(self) -> float:
-        """The score of the run."""
         return self.last("f1")
 
     @property
@@ -77,8 +97,7 @@ class History:
         """The run in a few numbers."""
         return {
             "id": self.scenario.id,
-            "f1_last5": self.f1_last5,
-            "accuracy_last5": self.accuracy_last5,
+            **{f"{metric}_last{LAST}": self.last(metric) for metric in self.metrics},
             "rounds": len(self.rounds),
             "void_rounds": sum(record["void"] is not None for record in self.rounds),
             "idle_rounds": sum(record["idle"] for record in self.rounds),
@@ -116,3 +135,19 @@ class History:
             "suspected": sum(record["verdict"] == "suspect" for record in present),
             **{name: fmean(values) for name, values in numbers.items()},
         }
+
+
+def metric_names(record: Record) -> tuple[str, ...]:
+    """Of a round: they stand between its number and the loss."""
+    names = list(record)
+    return tuple(names[1 : names.index("loss")])
+
+
+def in_words(metric: str) -> str:
+    """How a metric is called before people."""
+    return {"f1": "F1", "r2": "R²"}.get(metric, metric.replace("_", " "))
+
+
+def _number(value: float | None) -> float:
+    """JSON knows no NaN: what could not be measured is null."""
+    return math.nan if value is None else value

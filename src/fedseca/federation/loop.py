@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def simulate(
     data_dir: str | Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    workers: int = 0,
     train: Train | None = None,
     on_start: Callable[[Federation, History], None] | None = None,
     on_round: Callable[[History], None] | None = None,
@@ -56,7 +57,8 @@ def simulate(
     With a `folder` the run is written there as it goes; with `resume` it goes on from there, whenever it was cut off,
     and the numbers are those of an unbroken run. `on_start` is called once with what is about to run and what is
     there already, `on_round` with the history after each round. `threads` are torch's for the time of the run; if not
-    given, one where a step is so small that more would only wait for each other, else what torch is set to. `train`
+    given, one where a step is so small that more would only wait for each other, else what torch is set to. `workers`
+    are the processes that read the samples of a data set that is not in memory; with 0 this one reads them. `train`
     says where the clients train, if not here one after the other.
     """
     if checkpoint_every < 1:
@@ -65,7 +67,7 @@ def simulate(
     scenario = scenario or Scenario()
     if folder is not None:
         check_folder(Path(folder), scenario, resume=resume, overwrite=overwrite)
-    federation = Federation(scenario, data_dir=data_dir, device=device)
+    federation = Federation(scenario, data_dir=data_dir, device=device, workers=workers)
     server = Server(
         scenario.aggregator,
         learning_rate=scenario.server_learning_rate,
@@ -166,7 +168,7 @@ def _play(
         metrics = federation.evaluate(played.model)
     record = {
         "round": number + 1,
-        **asdict(metrics),
+        **metrics,
         **{name: len(played.of_kind(*kinds)) for name, kinds in COUNTED.items()},
         "void": played.void,
         "idle": played.idle,

@@ -25,7 +25,7 @@ class TensorBoard:
         number = record["round"]
         if self._writer is None:  # what a killed run logged beyond its last checkpoint is not shown
             self._writer = self._make_writer(self._folder, purge_step=number)
-        for metric in ("f1", "accuracy", "loss", "admitted", "rejected"):
+        for metric in (*history.metrics, "loss", "admitted", "rejected"):
             if record[metric] is not None:
                 self._writer.add_scalar(metric, record[metric], number)
         for line in (line for line in history.audit if line["round"] == number and line["client"] is not None):

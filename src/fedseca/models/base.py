@@ -1,30 +1,39 @@
-"""The contract of a family of models: from the shape of the images to a network, seeded."""
+"""The contract of a family of models: from the shape of the inputs to a network, seeded."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from fedseca.declare import Declared
+from fedseca.errors import InputError
 from fedseca.parts import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Declared, ABC):
-    """A family of networks for images; its hyperparameters pick one of them."""
+    """A family of networks; its hyperparameters pick one of them."""
+
+    only_images: ClassVar[bool] = False
+    """Whether it takes nothing but images (C, H, W)."""
 
     @abstractmethod
-    def layers(self, shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-        """The network for images of a shape (C, H, W); its weights are drawn from torch's generator."""
+    def layers(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The network for inputs of a shape, with one output for each class; its weights are drawn from torch's
+        generator. The shape is (C, H, W) of an image, (F) of a row of a table, (T) of a row of tokens."""
 
-    def build(self, shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
         """The network with the weights that this seed draws."""
+        if self.only_images and len(shape) != 3:
+            found = "×".join(map(str, shape))
+            raise InputError(f"{self.name} takes images (channels × height × width), and an input is {found}; take mlp")
         with torch.random.fork_rng(devices=[]):  # layers draw from the global generator, which is left as it was
             torch.manual_seed(seed)
-            return self.layers(shape, num_classes)
+            return self.layers(shape, outputs)
 
 
 MODELS: Registry[Model] = Registry("model", Model)

@@ -1,6 +1,7 @@
 """A small convolutional network, for images from 8×8 on."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -17,21 +18,23 @@ class CNN(Model):
     Two blocks for 8×8 images (14 thousand parameters at the default width), three for 28×28 and 32×32.
     """
 
+    only_images: ClassVar[bool] = True
+
     width: int = param(16, ge=1, help="channels of the first block")
     hidden: int = param(64, ge=1, help="units of the hidden layer")
     batch_norm: bool = param(False, help="normalise after each convolution")
 
-    def layers(self, shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    def layers(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         blocks: list[nn.Module] = []
         channels, height, width = shape
-        outputs = self.width
+        wider = self.width
         for _ in range(2 if min(height, width) < 16 else 3):
-            blocks.append(nn.Conv2d(channels, outputs, kernel_size=3, padding=1, bias=not self.batch_norm))
+            blocks.append(nn.Conv2d(channels, wider, kernel_size=3, padding=1, bias=not self.batch_norm))
             if self.batch_norm:
-                blocks.append(nn.BatchNorm2d(outputs))
+                blocks.append(nn.BatchNorm2d(wider))
             blocks += [nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
-            channels, outputs = outputs, 2 * outputs
+            channels, wider = wider, 2 * wider
             height, width = -(-height // 2), -(-width // 2)
         features = channels * height * width
-        head = [nn.Flatten(), nn.Linear(features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, num_classes)]
+        head = [nn.Flatten(), nn.Linear(features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, outputs)]
         return nn.Sequential(*blocks, *head)

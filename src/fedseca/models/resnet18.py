@@ -1,6 +1,7 @@
 """ResNet18 (He et al. 2016), with the stem for ImageNet's images or the one for CIFAR's."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ class ResNet18(Model):
     The arrays have the names that ImageNet weights are published under (`layer1.0.conv1.weight`).
     """
 
+    only_images: ClassVar[bool] = True
+
     stem: str = param(
         "cifar", choices=("cifar", "imagenet"), help="3×3, for small images; or 7×7 with stride 2 and pooling"
     )
@@ -27,8 +30,8 @@ class ResNet18(Model):
         None, ge=8, help="pixels that each side of an image is enlarged or reduced to first; none: as it is"
     )
 
-    def layers(self, shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-        return _ResNet(shape[0], num_classes, small=self.stem == "cifar", image_size=self.image_size)
+    def layers(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return _ResNet(shape[0], outputs, small=self.stem == "cifar", image_size=self.image_size)
 
 
 class _Block(nn.Module):
@@ -50,7 +53,7 @@ class _Block(nn.Module):
 
 
 class _ResNet(nn.Module):
-    def __init__(self, channels: int, num_classes: int, *, small: bool, image_size: int | None) -> None:
+    def __init__(self, channels: int, outputs: int, *, small: bool, image_size: int | None) -> None:
         super().__init__()
         # Here, batch by batch: 50,000 images of 224×224 would be 30 GB.
         self.resize = nn.Identity() if image_size is None else _Resize(image_size)
@@ -61,7 +64,7 @@ class _ResNet(nn.Module):
         self.layer2 = nn.Sequential(_Block(64, 128, 2), _Block(128, 128, 1))
         self.layer3 = nn.Sequential(_Block(128, 256, 2), _Block(256, 256, 1))
         self.layer4 = nn.Sequential(_Block(256, 512, 2), _Block(512, 512, 1))
-        self.fc = nn.Linear(512, num_classes)
+        self.fc = nn.Linear(512, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.maxpool(torch.relu(self.bn1(self.conv1(self.resize(images)))))

@@ -15,7 +15,7 @@ from fedseca.aggregators import WEIGHT
 from fedseca.declare import Diagnostic
 from fedseca.errors import printable
 from fedseca.federation import History
-from fedseca.federation.history import Record
+from fedseca.federation.history import Record, in_words
 from fedseca.federation.scenario import Difference
 from fedseca.parts import flat
 from fedseca.server import NORM, diagnostics_of
@@ -43,10 +43,11 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
         "version": _version(result),
         "config": flat(scenario),
         "differs": [_difference(each) for each in scenario.differences() if each.path not in _IN_THE_TITLE],
-        "score": number(history.f1_last5),
+        "metric": in_words(history.metric),
+        "score": number(history.score),
         "rounds": len(rounds),
-        "f1": [number(record["f1"]) for record in rounds],
-        "accuracy": [number(record["accuracy"]) for record in rounds],
+        "scores": [number(score) for score in history.scores],
+        "accuracy": [number(record["accuracy"]) for record in rounds] if "accuracy" in history.metrics else None,
         "loss": [number(record["loss"]) for record in rounds],
         "void": [[record["round"], text(record["void"])] for record in rounds if record["void"] is not None],
         "idle": [record["round"] for record in rounds if record["idle"] is True],

@@ -18,7 +18,7 @@ function showGrid(data) {
   for (const run of data.runs) best.set(run.config.dataset, Math.max(best.get(run.config.dataset) || 0, run.score));
   const filters = makeFilters(data, settings, () => update());
   const order = { column: 0, down: false };
-  const columns = runColumns(settings);
+  const columns = runColumns(data.runs, settings);
   let shown = [];
 
   function update() {
@@ -47,7 +47,7 @@ function showGrid(data) {
   byId("grid").hidden = false;
   byId("by-rule").hidden = !outside(data).length; // the tables of experiments say it better
   byId("defaults").hidden = !settings.length;
-  byId("legend").replaceChildren(...legend(data.limits, "F1 ", "of the F1 of the best run on the same data"));
+  byId("legend").replaceChildren(...legend(data.limits, `${metrics(data.runs)} `, `of the ${metrics(data.runs)} of the best run on the same data`));
   if (data.runs.some((run) => !run.finished)) byId("legend").append(element("li", {}, "* with unfinished runs"));
   byId("csv").addEventListener("click", () => download("runs.csv", csv([...columns, ...settings.map(setting)], shown)));
   drawn.set(byId("courses"), () => courses(plan, shown));
@@ -74,6 +74,7 @@ function differing(run, settings, part = "") {
   return run.differs.filter(([path]) => settings.includes(path)).map(([path, value]) => assigned(path.slice(path.startsWith(part) ? part.length : 0), value));
 }
 
+const metrics = (runs) => [...new Set(runs.map((run) => run.metric))].join(" or ");
 const distinct = (runs, name) => [...new Set(runs.map((run) => run.config[name]))].sort(inOrder);
 
 // A group of checkboxes for the data, the rule, the attack, the seed, and whatever else differs between runs: each
@@ -155,7 +156,7 @@ function heatCell(runs, best, limits, row, column) {
   const value = score(mean(scores));
   const spread = runs.length > 1 ? ` ± ${score(deviation(scores))}` : "";
   const unfinished = runs.some((run) => !run.finished) ? "*" : "";
-  const words = `${row} under ${column}: F1 ${value}${spread}, ${VERDICTS[kind][1]}, ${plural(runs.length, "run")}${unfinished && ", some unfinished"}. Open.`;
+  const words = `${row} under ${column}: ${metrics(runs)} ${value}${spread}, ${VERDICTS[kind][1]}, ${plural(runs.length, "run")}${unfinished && ", some unfinished"}. Open.`;
   const button = element("button", { type: "button", class: kind, "aria-label": words, title: words, click: () => showRun(runs[0], runs) }, `${value}${unfinished} ${VERDICTS[kind][0]}`);
   if (spread) button.append(element("small", {}, `${spread.trim()} · ${plural(runs.length, "run")}`));
   return element("td", {}, button);
@@ -208,7 +209,7 @@ function courses(plan, runs) {
     const at = kinds.indexOf(kind), panelAt = panels.indexOf(name);
     const first = !named.has(kind);
     named.add(kind);
-    return { x: rounds(run), y: run.f1, name: plain(kind), legendgroup: kind, legendrank: at, showlegend: first, mode: run.rounds < 2 ? "markers" : "lines",
+    return { x: rounds(run), y: run.scores, name: plain(kind), legendgroup: kind, legendrank: at, showlegend: first, mode: run.rounds < 2 ? "markers" : "lines",
       xaxis: `x${panelAt ? panelAt + 1 : ""}`, yaxis: `y${panelAt ? panelAt + 1 : ""}`,
       line: { color: LINES[at % LINES.length], dash: DASHES[Math.floor(at / LINES.length) % DASHES.length], width: 1.5 },
       hovertemplate: `${plain(name)}<br>${plain(kind)}, ${plain(run.config.dataset)}, seed ${run.config.seed}<br>round %{x}: %{y:.3f}<extra></extra>` };
@@ -220,7 +221,7 @@ const cut = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, m
 const setting = (name) => ({ label: NAMES.get(name) || name, value: (run) => (run.config[name] === undefined ? null : run.config[name]) });
 const settingsColumn = (settings) => ({ label: "settings", class: "settings", value: (run) => differing(run, settings, "aggregator.").join(", ") || "default" });
 
-function runColumns(settings) {
+function runColumns(runs, settings) {
   const open = (run) => element("button", { type: "button", click: (event) => {
     event.stopPropagation();
     showRun(run);
@@ -228,7 +229,7 @@ function runColumns(settings) {
   return [
     { ...setting("aggregator"), show: open }, ...(settings.length ? [settingsColumn(settings)] : []),
     setting("attack"), setting("dataset"), { ...setting("seed"), number: true },
-    { label: "F1", number: true, value: (run) => run.score, show: (run) => score(run.score) },
+    { label: metrics(runs), number: true, value: (run) => run.score, show: (run) => score(run.score) },
     { label: "accuracy", number: true, value: lastAccuracy, show: (run) => score(lastAccuracy(run)) },
     { label: "rounds done", number: true, value: (run) => run.rounds },
     { label: "left out", number: true, value: (run) => run.rejected.reduce((sum, row) => sum + row[2], 0) },

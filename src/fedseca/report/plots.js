@@ -9,7 +9,7 @@ const DASHES = ["solid", "dash", "dot"];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 // Plotly reads some HTML in its texts; these are texts.
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-const rounds = (run) => run.f1.map((_, index) => index + 1);
+const rounds = (run) => run.scores.map((_, index) => index + 1);
 
 // Each makes room on its own side only: on all sides, two of them can push each other back and forth without end.
 const axis = (automargin, extra) => ({ gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin, ...extra });

@@ -31,14 +31,14 @@ function choice(run, others) {
   const select = element("select", { id: "which", change: () => {
     showRun(others[select.selectedIndex], others, false);
     byId("which").focus();
-  } }, ...others.map((each) => element("option", { selected: each === run }, `seed ${each.config.seed} · F1 ${score(each.score)} · ${each.folder}`)));
+  } }, ...others.map((each) => element("option", { selected: each === run }, `seed ${each.config.seed} · ${each.metric} ${score(each.score)} · ${each.folder}`)));
   return [element("p", { class: "controls" }, element("label", { for: "which" }, `One of ${others.length} runs of this cell:`), select)];
 }
 
 function facts(run) {
   const fact = (name, value) => element("li", {}, `${name} `, element("b", {}, value));
   return element("ul", { class: "facts" },
-    fact(`F1 (last ${Math.min(5, run.rounds)} rounds)`, score(run.score)), fact("accuracy", score(lastAccuracy(run))),
+    fact(`${run.metric} (last ${Math.min(5, run.rounds)} rounds)`, score(run.score)), ...(run.accuracy ? [fact("accuracy", score(lastAccuracy(run)))] : []),
     fact("rounds", `${run.rounds} of ${run.config.rounds}`), fact("state", run.finished ? "finished" : "unfinished"),
     fact("clients", `${run.byzantine.length}, ${mean(run.byzantine) * run.byzantine.length} of them Byzantine`),
     fact("fedseca", said(run.version)), fact("folder", run.folder));
@@ -53,7 +53,7 @@ function differences(run) {
 }
 
 function lastAccuracy(run) {
-  const last = known(run.accuracy.slice(-5));
+  const last = known((run.accuracy ?? []).slice(-5));
   return last.length ? mean(last) : null;
 }
 
@@ -90,16 +90,17 @@ function thinned(run) {
 
 function courseCard(run) {
   const line = (name, values, dash) => ({ x: rounds(run), y: values, name, mode: "lines", line: { color: colour(dash === "solid" ? "accent" : "faint"), dash, width: 2 } });
-  return card("F1 and accuracy", `F1 over ${run.rounds} rounds, at the end ${score(run.f1.at(-1))}`, [], () => ({
-    traces: [line("F1", run.f1, "solid"), line("accuracy", run.accuracy, "dot")],
-    layout: { height: 300, xaxis: xAxis({ title: { text: "round" } }), yaxis: yAxis({ range: [0, 1.02] }) },
+  const { metric, accuracy } = run;
+  return card(accuracy ? `${metric} and accuracy` : metric, `${metric} over ${run.rounds} rounds, at the end ${score(run.scores.at(-1))}`, [], () => ({
+    traces: [line(metric, run.scores, "solid"), ...(accuracy ? [line("accuracy", accuracy, "dot")] : [])],
+    layout: { height: 300, xaxis: xAxis({ title: { text: "round" } }), yaxis: yAxis({ range: [Math.min(0, ...known(run.scores)), 1.02] }) },
   }));
 }
 
 function lossCard(run) {
   const values = known(run.loss).filter((value) => value > 0);
   const wide = values.length > 0 && Math.max(...values) > 100 * Math.min(...values);
-  return card("Loss on the test images", `Loss over ${run.rounds} rounds, at the end ${short(run.loss.at(-1))}`, [], () => ({
+  return card("Loss on the test set", `Loss over ${run.rounds} rounds, at the end ${short(run.loss.at(-1))}`, [], () => ({
     traces: [{ x: rounds(run), y: run.loss, name: "loss", mode: "lines", line: { color: colour("accent"), width: 2 } }],
     layout: { height: 300, xaxis: xAxis({ title: { text: "round" } }), yaxis: yAxis(wide ? { type: "log" } : { rangemode: "tozero" }) },
   }));
