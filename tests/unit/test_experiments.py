@@ -18,13 +18,14 @@ from PIL import Image
 from fedseca.aggregators.fedseca import RHO
 from fedseca.errors import UnknownName
 from fedseca.experiments.catalogue import EXPERIMENTS
-from fedseca.experiments.experiment import PRESETS, Experiment, Request, TableOfRuns
+from fedseca.experiments.experiment import Experiment, Request, TableOfRuns
 from fedseca.experiments.plots import Curve, Histogram, curves, distributions, heat_map, png, trajectories, trust
 from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, counted
 from fedseca.experiments.similarity import Similarity
 from fedseca.experiments.store import Store
 from fedseca.experiments.timing import Timing, coordinates
 from fedseca.federation import simulate
+from fedseca.federation.presets import PRESETS
 from fedseca.paper import read_table, verdict
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -68,16 +69,18 @@ def test_every_place_is_a_scenario_of_its_own_with_its_seed(name, preset):
 
 
 def test_the_paper_s_own_setting():
-    (run,) = {run for run in TABLES["main"].runs(Request("paper")) if (run.aggregator.name, run.attack.name) == IPM}
+    (run,) = {
+        run for run in TABLES["main"].runs(Request("paper-cifar10")) if (run.aggregator.name, run.attack.name) == IPM
+    }
     assert (run.clients, run.byzantine, run.rounds, run.batch_size, run.local_epochs) == (5, 2, 50, 64, 1)
     assert (run.learning_rate, run.weight_decay, run.dataset.name) == (1e-3, 1e-6, "cifar10")
     assert (run.model.name, run.model.stem, run.model.image_size) == ("resnet18", "imagenet", 224)
     assert (run.aggregator.sparsity, run.aggregator.momentum) == (0.9, 0.5)
-    many = TABLES["byzantine-count"].at("paper")
-    assert {(run.clients, run.byzantine, run.batch_size) for run in many.runs(Request("paper"))} == {
+    many = TABLES["byzantine-count"].at("paper-cifar10")
+    assert {(run.clients, run.byzantine, run.batch_size) for run in many.runs(Request("paper-cifar10"))} == {
         (64, count, 16) for count in (8, 17, 31, 34, 40)
     }
-    for preset, clients in (("paper", 64), ("digits", 16)):
+    for preset, clients in (("paper-cifar10", 64), ("digits", 16)):
         experiment = TABLES["byzantine-count"].at(preset)
         about = About.of(experiment.runs(Request(preset)), (0,))
         shown = experiment.table(about, [Score("8", "ipm", (0.5,))])
@@ -282,7 +285,7 @@ def test_updates_are_as_long_as_the_preset_s_model():
     convolutions = (1 * 9 + 1) * 16 + (16 * 9 + 1) * 32
     assert coordinates("digits") == convolutions + (32 * 2 * 2 + 1) * 64 + (64 + 1) * 10
     # As published for a thousand classes, 11,689,512: less the 990 classes that CIFAR-10 does not have.
-    assert coordinates("paper") == 11_689_512 - 990 * 513
+    assert coordinates("paper-cifar10") == 11_689_512 - 990 * 513
 
 
 def words_of(figure: Any) -> str:

@@ -139,12 +139,12 @@ def test_what_cannot_be_dealt_is_one_line():
     for name, clients, message in (
         ("iid", 11, "iid: 11 clients cannot share 10 samples; each needs one"),
         ("iid", 0, "iid: there must be at least one client; found 0"),
-        ("site", 2, "site: this data set does not say where its images came from"),
+        ("site", 2, "site: this data set does not say where its samples came from"),
         ("shards", 6, "shards: 10 images cannot be cut into more shards than that; found 6 clients with 2 each"),
     ):
         with pytest.raises(InputError, match=message):
             PARTITIONS.make(name).split(data, clients, seeded(0))
-    with pytest.raises(InputError, match="3 clients, but the images come from 2 sites"):
+    with pytest.raises(InputError, match="3 clients, but the samples come from 2 sites"):
         PARTITIONS.make("site").split(samples([0, 1, 0], [5, 5, 6]), 3, seeded(0))
 
 

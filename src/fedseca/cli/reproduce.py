@@ -23,7 +23,7 @@ from fedseca.cli.tables import wide_console
 from fedseca.declare import unknown
 from fedseca.errors import InputError, UnknownName, printable
 from fedseca.experiments.catalogue import EXPERIMENTS
-from fedseca.experiments.experiment import PRESETS, OnStep, Request
+from fedseca.experiments.experiment import OnStep, Request
 from fedseca.experiments.plots import packed, require_matplotlib
 from fedseca.experiments.record import ExperimentRecord
 from fedseca.experiments.results import ResultTable, Score
@@ -31,6 +31,7 @@ from fedseca.experiments.runner import check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes
 from fedseca.federation import Scenario
+from fedseca.federation.presets import PRESETS
 from fedseca.files import write_atomically
 from fedseca.paper import verdict
 from fedseca.report import collect, make_page, require_plotly
@@ -45,9 +46,7 @@ _STYLES = {
 
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"One of: {', '.join(EXPERIMENTS)}.", show_default=False)],
-    preset: Annotated[
-        str, typer.Option(help=f"What it runs on: {', '.join(PRESETS)} (its own CIFAR-10 setting).")
-    ] = "digits",
+    preset: Annotated[str, typer.Option(help=f"What it runs on: {', '.join(PRESETS)}.")] = "digits",
     seeds: Annotated[str, typer.Option(help="One or more, with commas between them.")] = "0",
     rounds: Annotated[
         int | None, typer.Option(metavar="N", help="Of each run, to try it out with fewer than the preset has.")

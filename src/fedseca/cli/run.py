@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from fedseca.declare import unknown
 from fedseca.errors import InputError, ParameterError, printable
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.federation.folder import TENSORBOARD, holds_run
+from fedseca.federation.presets import PRESETS, preset_named
 from fedseca.federation.scenario import GRAMMAR
 from fedseca.federation.tensorboard import TensorBoard
 
@@ -32,6 +34,9 @@ _ENGINES = ("loop", "flower")
 
 @with_scenario_options
 def run(
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"Where to begin: {', '.join(PRESETS)}; options override it.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A scenario in TOML; options on the command line override it.")
     ] = None,
@@ -83,7 +88,7 @@ def run(
     if alpha is not None:
         settings = [*(settings or []), f"partition.alpha={alpha}"]
     play = _engine(engine, ray)
-    scenario = make_scenario(config, options, settings or [])
+    scenario = make_scenario(preset, config, options, settings or [])
     folder = output or Path("runs") / scenario.title
     console = wide_console()
     observers: list[Callable[[History], None]] = []
@@ -156,9 +161,15 @@ def _interruptible(folder: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def make_scenario(config: Path | None, options: Mapping[str, str | None], settings: list[str]) -> Scenario:
-    """The scenario of a config file, with what was given on the command line put over it."""
-    values = {} if config is None else read_config(config)
+def make_scenario(
+    preset: str | None, config: Path | None, options: Mapping[str, str | None], settings: list[str]
+) -> Scenario:
+    """The scenario of a preset or a config file, with what was given on the command line put over it."""
+    if preset is not None and config is not None:
+        raise InputError("--preset and --config both say where to begin: give one of them")
+    values = {} if preset is None else deepcopy(dict(preset_named(preset)))
+    if config is not None:
+        values = read_config(config)
     for name, text in options.items():
         if text is not None:
             GRAMMAR.put(values, name, text)

@@ -126,6 +126,17 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read: {reason}") from problem
 
 
+def held_out(labels: Tensor) -> Tensor:
+    """Which samples are the test set, bool (N): every fifth in the order of the labels.
+
+    So each class is split 80/20, and no generator's version matters: the split is part of the data set, not of a
+    scenario.
+    """
+    is_test = torch.zeros(len(labels), dtype=torch.bool)
+    is_test[labels.argsort(stable=True)[::5]] = True
+    return is_test
+
+
 def checked_labels(labels: Tensor, path: Path, count: int, num_classes: int) -> Tensor:
     """The labels as int64, one for each of `count` images, each a class."""
     if not count:

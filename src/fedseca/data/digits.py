@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from fedseca.data.base import Dataset, DataSource, Facts, register
+from fedseca.data.base import Dataset, DataSource, Facts, held_out, register
 from fedseca.errors import MissingDependency
 
 
@@ -32,10 +32,6 @@ class Digits(DataSource):
         bunch = load_digits()
         pixels = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
         labels = torch.from_numpy(bunch.target).to(torch.int64)
-        # The split is part of the data set, not of a scenario: every fifth image in the order of the labels is a test
-        # image, so that each class is split 80/20 and no generator's version matters.
-        order = labels.argsort(stable=True)
-        is_test = torch.zeros(len(labels), dtype=torch.bool)
-        is_test[order[::5]] = True
+        is_test = held_out(labels)
         train, test = ((pixels[part], labels[part]) for part in (~is_test, is_test))
         return Dataset.of(self.name, train, test, num_classes=10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sized
 from typing import Any, Protocol
 
 import numpy as np
@@ -147,9 +146,9 @@ class _InputsOf:
 
 def _read_lazily(items: Any, what: str) -> tuple[Inputs, Tensor]:
     """Only the labels are read now: from its `targets` where it has them, else item by item."""
-    if not isinstance(items, Sized) or not len(items):
-        raise InputError(f"{what} must be a Dataset with a length, and hold samples")
-    count = len(items)
+    count = len(items) if hasattr(items, "__len__") else 0
+    if not count:
+        raise InputError(f"{what} must be a Dataset that has a length and holds samples")
     shape = tuple(_InputsOf(items, what)[0].shape)
     inputs = _InputsOf(items, what, shape)
     given = getattr(items, "targets", None)

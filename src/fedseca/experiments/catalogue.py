@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedseca.experiments.experiment import ATTACKS, Changes, Experiment, TableOfRuns
+from fedseca.experiments.experiment import ATTACKS, Experiment, TableOfRuns
 from fedseca.experiments.results import between, counted
 from fedseca.experiments.similarity import SimilarityOfUpdates
 from fedseca.experiments.timing import Timing
 from fedseca.experiments.trust import TrustOverRounds
+from fedseca.federation.presets import Changes
 from fedseca.paper import read_table
 
 _RULES = (

@@ -25,9 +25,8 @@ from fedseca.experiments.results import (
 from fedseca.experiments.store import Store
 from fedseca.federation import History, Scenario
 from fedseca.federation.history import in_words
+from fedseca.federation.presets import Changes, preset_named
 
-Changes = Mapping[str, Any]
-"""Fields of a scenario and their values."""
 Title = Callable[[Sequence[str], Sequence[str]], str]
 """What is shown, told from the rows and the columns that are."""
 Files = Mapping[str, bytes]
@@ -35,30 +34,13 @@ Files = Mapping[str, bytes]
 OnStep = Callable[[str, int, int], None]
 """Told what is done next, how many steps are done, and of how many."""
 
-PAPER = "paper"
-PRESETS: dict[str, Changes] = {
-    "digits": {},
-    "fashion_mnist": {"dataset": "fashion_mnist", "train_images": 10_000, "rounds": 15, "batch_size": 32},
-    "cifar10": {"dataset": "cifar10", "rounds": 30, "batch_size": 64, "model": {"name": "cnn", "width": 32}},
-    PAPER: {
-        "dataset": "cifar10",
-        "rounds": 50,
-        "batch_size": 64,
-        "model": {"name": "resnet18", "stem": "imagenet", "image_size": 224},
-    },
-}
-"""What the experiments run on: minutes, an hour, more, and the paper's own setting, which wants GPUs."""
+PAPER = "paper-cifar10"
+"""The setting that the paper's own numbers are of."""
 
 ATTACKS: dict[str, Changes] = {
     name: {"attack": name} for name in ("alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax", "none")
 }
 """In the order of the paper's tables."""
-
-
-def preset_named(name: str) -> Changes:
-    if name not in PRESETS:
-        raise UnknownName(unknown("preset", name, PRESETS))
-    return PRESETS[name]
 
 
 def known_row(row: str, rows: Iterable[str], *, any_rule: bool = False) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from fedseca.bench import measure, paper_seconds, plan_measurements
-from fedseca.experiments.experiment import PAPER, Experiment, Files, OnStep, Request, known_row, preset_named
+from fedseca.experiments.experiment import PAPER, Experiment, Files, OnStep, Request, known_row
 from fedseca.experiments.plots import Curve, curves
 from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, counted, kept_scores, read_csv
 from fedseca.experiments.store import Store
 from fedseca.federation import Scenario
+from fedseca.federation.presets import preset_named
 
 _REPEATS = 4
 """The first one, which touches fresh memory, is left out."""

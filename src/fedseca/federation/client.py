@@ -119,7 +119,7 @@ class Federation:
             for batch, inputs in zip(batches, inputs_of, strict=True):
                 optimizer.zero_grad()
                 loss = self.task.loss(self.network(inputs.to(self.device)), labels[batch])
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
         return self.arrays()
 

@@ -20,7 +20,7 @@ def evaluate(
     loss = torch.zeros((), dtype=torch.float64)
     answers: list[Tensor] = []
     with torch.inference_mode():
-        for inputs, labels in samples.batches(torch.arange(len(samples)).split(_BATCH), workers):
+        for inputs, labels in samples.batches(torch.split(torch.arange(len(samples)), _BATCH), workers):
             outputs = model(inputs.to(device))
             loss += task.loss(outputs, labels.to(device), reduction="sum").double().cpu()
             answers.append(outputs.cpu())

@@ -54,6 +54,9 @@ class Scenario(Declared):
     model: Any = param("cnn", registry=MODELS, help="the network")
     clients: int = param(5, ge=1, help="how many clients there are, the Byzantine ones included")
     byzantine: int = param(2, ge=0, help="how many of them are Byzantine: the last ones")
+    byzantine_clients: str | None = param(
+        None, later=True, help="which of them are Byzantine, counted from 0: 3,4; then byzantine is their number"
+    )
     rounds: int = param(40, ge=1, help="how often the clients train and the server aggregates")
     local_epochs: int = param(1, ge=1, help="passes of a client over its images in a round")
     batch_size: int = param(8, ge=1, help="images in a step of a client")
@@ -71,6 +74,11 @@ class Scenario(Declared):
 
     def __post_init__(self) -> None:
         byzantine = self.declared("byzantine").check(self.byzantine)
+        if self.byzantine_clients is not None:
+            chosen = _numbers(self.declared("byzantine_clients").check(self.byzantine_clients), self.clients)
+            byzantine = len(chosen)
+            object.__setattr__(self, "byzantine", byzantine)
+            object.__setattr__(self, "byzantine_clients", ",".join(map(str, chosen)))
         object.__setattr__(self, "aggregator", _informed(self.aggregator, byzantine))
         super().__post_init__()
         if self.byzantine >= self.clients:
@@ -129,6 +137,8 @@ class Scenario(Declared):
         return tuple(str(k) for k in range(self.clients))
 
     def is_byzantine(self, client: int) -> bool:
+        if self.byzantine_clients is not None:
+            return str(client) in self.byzantine_clients.split(",")
         return client >= self.clients - self.byzantine
 
     def generator(self, purpose: str, *indices: int) -> torch.Generator:
@@ -143,6 +153,18 @@ class Scenario(Declared):
 
 GRAMMAR = Grammar(Scenario, {"rule": "aggregator"})
 """How the parts of a scenario and their hyperparameters are named."""
+
+
+def _numbers(text: str, clients: int) -> list[int]:
+    """`3,4`, or `3+4` where commas stand between several values, as in a grid."""
+    words = [word.strip() for word in text.replace("+", ",").split(",")]
+    found = sorted({int(word) for word in words if word.isdecimal()})
+    if len(found) != len(words) or found[-1] >= clients:
+        raise ParameterError(
+            f"scenario: byzantine_clients must be different clients from 0 to {clients - 1}, with commas between them; "
+            f"found {text!r}"
+        )
+    return found
 
 
 def _informed(rule: Any, byzantine: int) -> Any:

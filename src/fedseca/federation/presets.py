@@ -1,0 +1,41 @@
+"""Scenarios by name: what the experiments run on, and where people begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedseca.declare import unknown
+from fedseca.errors import UnknownName
+
+Changes = Mapping[str, Any]
+"""Fields of a scenario and their values."""
+
+PRESETS: dict[str, Changes] = {
+    "digits": {},
+    "breast_cancer": {"dataset": "breast_cancer", "model": "mlp"},
+    "heart_disease": {
+        "dataset": "heart_disease",
+        "model": "mlp",
+        "partition": "site",
+        "clients": 4,
+        "byzantine": 1,
+    },
+    "fashion_mnist": {"dataset": "fashion_mnist", "train_images": 10_000, "rounds": 15, "batch_size": 32},
+    "cifar10-small": {"dataset": "cifar10", "train_images": 10_000, "rounds": 20, "batch_size": 32},
+    "cifar10": {"dataset": "cifar10", "rounds": 30, "batch_size": 64, "model": {"name": "cnn", "width": 32}},
+    "paper-cifar10": {
+        "dataset": "cifar10",
+        "rounds": 50,
+        "batch_size": 64,
+        "model": {"name": "resnet18", "stem": "imagenet", "image_size": 224},
+    },
+}
+"""Seconds, minutes, an hour, more; and the paper's own settings, which want GPUs."""
+
+
+def preset_named(name: str) -> Changes:
+    """What a preset changes of the default scenario."""
+    if name not in PRESETS:
+        raise UnknownName(unknown("preset", name, PRESETS))
+    return PRESETS[name]
