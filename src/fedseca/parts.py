@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from fedseca.declare import Declared, Hyperparameter, unknown
 from fedseca.errors import ParameterError, UnknownName
+from fedseca.plugins import load_installed
 
 T = TypeVar("T", bound=Declared)
 
@@ -51,14 +52,18 @@ class Registry(Mapping[str, type[T]], Generic[T]):
 
     def __getitem__(self, name: str) -> type[T]:
         try:
+            if name not in self._classes:
+                load_installed()
             return self._classes[name]
         except (KeyError, TypeError):
             raise UnknownName(unknown(self.kind, name, self)) from None
 
     def __iter__(self) -> Iterator[str]:
+        load_installed()
         return iter(sorted(self._classes))
 
     def __len__(self) -> int:
+        load_installed()
         return len(self._classes)
 
     def make(self, name: str, /, **values: Any) -> T:

@@ -1,14 +1,19 @@
-"""Rules, steps, attacks, data sets and models from files outside the package."""
+"""Rules, steps, attacks, data sets and models from outside the package: from files, and from installed packages."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
+import warnings
+from importlib.metadata import entry_points
 from pathlib import Path
 
-from fedseca.errors import InputError
+from fedseca.errors import InputError, printable
 
+GROUP = "fedseca.plugins"
+"""Under this name a package says in its metadata which module registers something."""
+_looked = False
 _LOADED: dict[str, None] = {}
 """Their names for a process that stands in another folder, in order."""
 
@@ -40,6 +45,23 @@ def load_plugin(plugin: str | Path) -> None:
             raise
         raise InputError(f"plugin {plugin}: {type(problem).__name__}: {problem}") from problem
     _LOADED[str(path.resolve())] = None
+
+
+def load_installed() -> None:
+    """Import what installed packages offer as entry points of the group `fedseca.plugins`, once.
+
+    One that cannot be imported is a warning: whoever uses another rule must not be kept from it.
+    """
+    global _looked
+    if _looked:
+        return
+    _looked = True  # first, since what a plugin imports asks again
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as problem:
+            told = printable(f"{type(problem).__name__}: {problem}", limit=200)
+            warnings.warn(f"the plugin {point.name} ({point.value}) cannot be loaded: {told}", stacklevel=2)
 
 
 def loaded() -> list[str]:

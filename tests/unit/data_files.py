@@ -104,6 +104,40 @@ def make_arrays(folder: Path, **changes) -> Path:
     return folder
 
 
+def heart_row(rng, **values) -> list[str]:
+    """A patient, in the columns of the original files."""
+    row: dict[str, Any] = {
+        "age": rng.integers(30, 80),
+        "sex": rng.integers(2),
+        "cp": rng.integers(1, 5),
+        "trestbps": rng.integers(100, 180),
+        "chol": rng.integers(150, 350),
+        "fbs": rng.integers(2),
+        "restecg": rng.integers(3),
+        "thalach": rng.integers(90, 190),
+        "exang": rng.integers(2),
+        "oldpeak": round(float(rng.uniform(0, 4)), 1),
+        "slope": rng.integers(1, 4),
+        "ca": rng.integers(4),
+        "thal": rng.choice([3, 6, 7]),
+        "num": rng.integers(5),
+    }
+    return [str(value) for value in {**row, **values}.values()]
+
+
+def make_heart(folder: Path, patients: int = 15, **values) -> Path:
+    """The four files; `values` stand in the first row of Cleveland."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for hospital in ("cleveland", "hungarian", "switzerland", "va"):
+        missing = {"ca": "?", "chol": "0"} if hospital == "switzerland" else {}
+        rows = [heart_row(rng, **missing) for _ in range(patients)]
+        if hospital == "cleveland" and values:
+            rows[0] = heart_row(rng, **values)
+        (folder / f"processed.{hospital}.data").write_text("".join(",".join(row) + "\n" for row in rows))
+    return folder
+
+
 MAKERS = {
     "fashion_mnist, compressed": ("fashion_mnist", make_fashion),
     "fashion_mnist, plain": ("fashion_mnist", lambda folder: make_fashion(folder, "")),

@@ -21,6 +21,7 @@ SOURCE = Path(fedseca.__file__).parent
 ORDER = [
     "version",
     "errors",
+    "plugins",
     "declare",
     "parts",
     "files",
@@ -42,7 +43,6 @@ ORDER = [
     "audit",
     "book",
     "bench",
-    "plugins",
     "data",
     "models",
     "federation",

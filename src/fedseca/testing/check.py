@@ -1,11 +1,11 @@
-"""One clause of a contract, bound to one rule, step or attack; and the updates that the checks are made of."""
+"""One clause of a contract, bound to what it is about; and the updates that the checks are made of."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,15 @@ from fedseca.declare import Declared
 from fedseca.errors import InputError, ParameterError
 from fedseca.updates import Updates
 
-T = TypeVar("T", bound=Declared)
+
+class Named(Protocol):
+    """What a contract is about."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
 Clause = Callable[[T], None]
 
 
