@@ -125,7 +125,7 @@ def heart_row(rng, **values) -> list[str]:
     return [str(value) for value in {**row, **values}.values()]
 
 
-def make_heart(folder: Path, patients: int = 15, **values) -> Path:
+def make_heart(folder: Path, patients: int = 15, **values: Any) -> Path:
     """The four files; `values` stand in the first row of Cleveland."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)

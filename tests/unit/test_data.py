@@ -48,6 +48,7 @@ def pixels(split: Samples) -> torch.Tensor:
 
 
 def assert_sound(data: Dataset) -> None:
+    assert data.num_classes is not None
     for split in (data.train, data.test):
         assert pixels(split).dtype == torch.uint8 and pixels(split).shape == (len(split), *data.shape)
         assert pixels(split).is_contiguous()
@@ -245,6 +246,7 @@ def test_random_damage_never_raises_anything_else(tmp_path, form):
 
 
 def assert_sound_enough(data: Dataset) -> None:
+    assert data.num_classes is not None
     for split in (data.train, data.test):
         assert len(split.inputs) == len(split.labels) > 0 and int(split.labels.max()) < data.num_classes
 

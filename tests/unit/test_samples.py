@@ -1,6 +1,7 @@
 """Samples of any kind, in memory or read one by one, and tasks with a loss and metrics of their own."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from sklearn.metrics import r2_score
 from torch.utils.data import TensorDataset
 
-from fedseca.data import Dataset, Regression, Task
+from fedseca.data import Dataset, Regression, Samples, Task
 from fedseca.data.base import DataSource
 from fedseca.data.samples import InMemory, Lazy
 from fedseca.data.task import r_squared
@@ -68,7 +69,7 @@ def test_tokens_stay_what_they_are():
     assert data.train.inputs.read().tolist() == tokens.tolist() and data.train.inputs.read().dtype == torch.int64
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Any, str]] = {
     "words": ((np.array([["a"], ["b"]]), [0, 1]), r"mine: train inputs must be numbers; found <U1"),
     "objects": (([[1.0, "x"], [2.0, "y"]], [0, 1]), r"mine: train inputs must be numbers; found <U"),
     "complex": ((np.ones((2, 2), complex), [0, 1]), r"mine: train inputs must be numbers; found complex128"),
@@ -140,12 +141,8 @@ def test_an_item_of_another_shape_is_one_line():
 
 def test_a_run_is_the_same_in_memory_and_lazily():
     lazy = Dataset.of("lazy", Squares(60), Squares(20))
-    values = InMemory(lazy.train.inputs.read()), InMemory(lazy.test.inputs.read())
-    kept = Dataset(
-        "lazy",
-        *(type(split)(inputs, split.labels) for inputs, split in zip(values, (lazy.train, lazy.test), strict=True)),
-        lazy.task,
-    )
+    train, test = (Samples(InMemory(split.inputs.read()), split.labels) for split in (lazy.train, lazy.test))
+    kept = Dataset("lazy", train, test, lazy.task)
     first, second = simulate(scenario(lazy), workers=2), simulate(scenario(kept))
     assert first.f1 == second.f1 and [r["loss"] for r in first.rounds] == [r["loss"] for r in second.rounds]
 

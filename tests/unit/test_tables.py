@@ -1,5 +1,7 @@
 """Tables: what is filled in and from whom, what is held out, and what is refused."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -65,7 +67,7 @@ def test_a_test_patient_has_no_say_in_what_is_filled_in(tmp_path):
     assert (features(first.test) != features(other.test)).sum() == 1
 
 
-BROKEN = {
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a word": ({"age": "old"}, "line 1: age must be a number, or ? where it is missing; found 'old'"),
     "a category that is none": ({"thal": "5"}, "line 1: thal must be one of 3, 6, 7; found 5"),
     "neither yes nor no": ({"sex": "2"}, "line 1: sex must be one of 0, 1; found 2"),

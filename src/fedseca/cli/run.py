@@ -62,6 +62,9 @@ def run(
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Torch's threads; one for small models if not given.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=0, max=64, help="Processes that read images, where they are not in memory.")
+    ] = 0,
     engine: Annotated[
         str,
         typer.Option(
@@ -122,6 +125,7 @@ def run(
             data_dir=data_dir,
             device=device,
             threads=threads,
+            workers=workers,
             on_start=begin,
             on_round=after_round,
         )
