@@ -43,7 +43,7 @@ def test_what_a_person_sees(tmp_path):
     shown = " ".join(done.stdout.split())
     assert "is guaranteed against" not in shown
     assert "fedseca under ipm on digits: 5 clients, 2 of them Byzantine (3, 4), 3 rounds" in shown
-    assert "who has how many images of each class" in shown
+    assert "who has how many samples of each class" in shown
     assert headings(done.stdout) == ["client", "truth", "suspect", "norm", "weight", "trust ρ", "clip", "adopted"]
     assert shown.count("Byzantine │") == 2 and shown.count("honest │") == 3
     score = read_history(tmp_path / "mine").f1_last5

@@ -108,7 +108,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 @data_app.command("show")
 def show(
     name: Name,
-    clients: Annotated[int, typer.Option(help="How many clients share the training images.")] = 5,
+    clients: Annotated[int, typer.Option(help="How many clients share the training samples.")] = 5,
     partition: Annotated[str, typer.Option(help=f"One of: {', '.join(PARTITIONS)}.")] = "dirichlet",
     alpha: Annotated[
         float | None, typer.Option(help="α of the partition dirichlet; short for --set alpha=…", show_default=False)
@@ -120,7 +120,7 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who has what: how many images of each class every client would get."""
+    """Show who has what: how many samples of each class every client would get."""
     given = map(split_setting, settings or [])
     values = {key: PARTITIONS.declared(partition, key).parse(text) for key, text in given}
     if alpha is not None:
@@ -153,9 +153,9 @@ _GROUND = ((225, 10), (240, 60), (255, 130))  # from light to dark, in red, gree
 
 
 def partition_table(counts: Tensor, title: str | None = None, most_rows: int = 50) -> Table:
-    """Clients × classes as a table: how many images each client has of each class.
+    """Clients × classes as a table: how many samples each client has of each class.
 
-    The darker a number's ground, the larger that share of the client's images. Beyond a dozen classes there is no room
+    The darker a number's ground, the larger that share of the client's samples. Beyond a dozen classes there is no room
     for numbers: each class is a bar then, as high as its share of the client's largest class.
     """
     num_clients, num_classes = counts.shape
@@ -171,7 +171,7 @@ def partition_table(counts: Tensor, title: str | None = None, most_rows: int = 5
     else:
         table.add_column(f"classes 0 to {num_classes - 1}", overflow="fold")
         table.add_column("  held", justify="right")
-    table.add_column("  images", justify="right", no_wrap=True)
+    table.add_column("  samples", justify="right", no_wrap=True)
     table.add_column(" ")
     table.add_column(" ")
     for client, (row, total) in enumerate(zip(counts.tolist()[:most_rows], totals, strict=False)):

@@ -35,7 +35,7 @@ def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str, parameter: Hyperparameter) -> Any:
     default = "all" if parameter.default is None else parameter.default
-    others = [f"--{other}" for other, field in GRAMMAR.aliases.items() if field == name]
+    others = [f"--{other.replace('_', '-')}" for other, field in GRAMMAR.aliases.items() if field == name]
     return typer.Option(
         f"--{name.replace('_', '-')}",
         *others,

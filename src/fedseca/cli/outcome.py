@@ -26,7 +26,7 @@ def introduce(console: Console, federation: Federation, history: History, folder
         f"{scenario.clients} clients, {who}, {scenario.rounds} round{'s' * (scenario.rounds != 1)}"
     )
     if scenario.clients <= _MOST_CLIENTS_SHOWN:
-        console.print(partition_table(federation.who_has_what(), title="who has how many images of each class"))
+        console.print(partition_table(federation.who_has_what(), title="who has how many samples of each class"))
     rule = scenario.aggregator
     tolerated = rule.tolerates(scenario.clients)
     if scenario.attack.harms and tolerated < scenario.byzantine:

@@ -63,7 +63,7 @@ def run(
         int | None, typer.Option(metavar="N", help="Torch's threads; one for small models if not given.")
     ] = None,
     workers: Annotated[
-        int, typer.Option(metavar="N", min=0, max=64, help="Processes that read images, where they are not in memory.")
+        int, typer.Option(metavar="N", min=0, max=64, help="Processes that read samples, where they are not in memory.")
     ] = 0,
     engine: Annotated[
         str,

@@ -50,7 +50,7 @@ class Scenario(Declared):
     aggregator: Any = param("fedseca", registry=AGGREGATORS, help="the server's rule, or a chain: nnm+cwmed")
     attack: Any = param("ipm", registry=ATTACKS, help="what the Byzantine clients do")
     dataset: Any = param("digits", registry=DATASETS, help="what is learnt")
-    partition: Any = param("dirichlet", registry=PARTITIONS, help="how the training images are dealt to the clients")
+    partition: Any = param("dirichlet", registry=PARTITIONS, help="how the training samples are dealt to the clients")
     model: Any = param("cnn", registry=MODELS, help="the network")
     clients: int = param(5, ge=1, help="how many clients there are, the Byzantine ones included")
     byzantine: int = param(2, ge=0, help="how many of them are Byzantine: the last ones")
@@ -58,8 +58,8 @@ class Scenario(Declared):
         None, later=True, help="which of them are Byzantine, counted from 0: 3,4; then byzantine is their number"
     )
     rounds: int = param(40, ge=1, help="how often the clients train and the server aggregates")
-    local_epochs: int = param(1, ge=1, help="passes of a client over its images in a round")
-    batch_size: int = param(8, ge=1, help="images in a step of a client")
+    local_epochs: int = param(1, ge=1, help="passes of a client over its samples in a round")
+    batch_size: int = param(8, ge=1, help="samples in a step of a client")
     learning_rate: float = param(1e-3, gt=0, help="of a client's AdamW")
     weight_decay: float = param(1e-6, ge=0, help="of a client's AdamW")
     server_learning_rate: float = param(1.0, gt=0, help="η in w ← w − η·g̃")
@@ -68,8 +68,8 @@ class Scenario(Declared):
     buffers: BufferPolicy = param(
         "median", choices=get_args(BufferPolicy), help="running statistics of normalisation layers"
     )
-    train_images: int | None = param(None, ge=1, help="how many training images are used; none: all")
-    test_images: int | None = param(None, ge=1, help="how many test images are used; none: all")
+    train_images: int | None = param(None, ge=1, help="how many training samples are used; none: all")
+    test_images: int | None = param(None, ge=1, help="how many test samples are used; none: all")
     seed: int = param(0, ge=0, help="of every draw that is made")
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Scenario(Declared):
         return torch.Generator().manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
-GRAMMAR = Grammar(Scenario, {"rule": "aggregator"})
+GRAMMAR = Grammar(Scenario, {"rule": "aggregator", "train_samples": "train_images", "test_samples": "test_images"})
 """How the parts of a scenario and their hyperparameters are named."""
 
 
