@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_wine
 
-from fedseca import Dataset, DataSource, param, register
+from fedseca import param, register
+from fedseca.data import Dataset, DataSource
 
 
 @register("wine")

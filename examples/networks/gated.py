@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedseca import Model, param, register
+from fedseca import param, register
+from fedseca.models import Model
 
 
 @register("gated")

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from fedseca.attacks import Attack as Attack
     from fedseca.attacks import Knowledge as Knowledge
     from fedseca.attacks import make_attack as make_attack
-    from fedseca.data import DATASETS as DATASETS
-    from fedseca.data import Classification as Classification
-    from fedseca.data import Dataset as Dataset
-    from fedseca.data import DataSource as DataSource
-    from fedseca.data import Regression as Regression
-    from fedseca.data import Task as Task
     from fedseca.declare import diagnostic as diagnostic
     from fedseca.declare import param as param
     from fedseca.errors import FedsecaError as FedsecaError
@@ -29,8 +23,6 @@ if TYPE_CHECKING:
     from fedseca.federation import History as History
     from fedseca.federation import Scenario as Scenario
     from fedseca.federation import simulate as simulate
-    from fedseca.models import MODELS as MODELS
-    from fedseca.models import Model as Model
     from fedseca.parts import register as register
     from fedseca.server import Round as Round
     from fedseca.server import Server as Server
@@ -47,11 +39,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "aggregators": ["AGGREGATORS", "Aggregation", "Aggregator", "make_aggregator"],
     "attacks": ["ATTACKS", "Attack", "Knowledge", "make_attack"],
-    "data": ["DATASETS", "Classification", "DataSource", "Dataset", "Regression", "Task"],
     "declare": ["diagnostic", "param"],
     "errors": ["FedsecaError", "MissingDependency", "NotEnoughClients"],
     "federation": ["History", "Scenario", "simulate"],
-    "models": ["MODELS", "Model"],
     "ops": ["ops"],
     "parts": ["register"],
     "server": ["Round", "Server", "aggregate"],

@@ -140,7 +140,7 @@ def test_what_cannot_be_dealt_is_one_line():
         ("iid", 11, "iid: 11 clients cannot share 10 samples; each needs one"),
         ("iid", 0, "iid: there must be at least one client; found 0"),
         ("site", 2, "site: this data set does not say where its samples came from"),
-        ("shards", 6, "shards: 10 images cannot be cut into more shards than that; found 6 clients with 2 each"),
+        ("shards", 6, "shards: 10 samples cannot be cut into more shards than that; found 6 clients with 2 each"),
     ):
         with pytest.raises(InputError, match=message):
             PARTITIONS.make(name).split(data, clients, seeded(0))
