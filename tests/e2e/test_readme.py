@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedseca
+from fedseca.plugins import GROUP
 from fedseca.experiments.catalogue import EXPERIMENTS
 from tests.e2e.command import run
 from tests.e2e.test_command_line import BEFORE, EXAMPLES
@@ -58,7 +59,8 @@ def test_the_table_that_is_shown_is_what_the_command_prints(tmp_path):
 
 
 def test_the_config_that_is_shown_is_one():
-    (block,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
+    block, plugin = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
+    assert GROUP in tomllib.loads(plugin)["project"]["entry-points"]
     scenario = fedseca.Scenario.of(tomllib.loads(block))
     assert scenario.rounds == 20 and scenario.attack.direction == "std" and scenario.partition.name == "iid"
 

@@ -100,7 +100,8 @@ def common(
         list[Path] | None,
         typer.Option(
             envvar="FEDSECA_PLUGINS",
-            help="A .py file or module that registers parts of your own: rules, steps, attacks …; may be given again.",
+            help="A .py file or module that registers parts of your own: rules, steps, attacks, data sets, models; may "
+            "be given again. Installed packages with an entry point in fedseca.plugins need no option.",
         ),
     ] = None,
     version: Annotated[
