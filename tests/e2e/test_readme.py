@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import fedseca
-from fedseca.plugins import GROUP
 from fedseca.experiments.catalogue import EXPERIMENTS
+from fedseca.plugins import GROUP
 from tests.e2e.command import run
 from tests.e2e.test_command_line import BEFORE, EXAMPLES
 
