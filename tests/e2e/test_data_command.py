@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.command import run, run_each
 from tests.unit.data_files import make_arrays, make_cifar_png, make_fashion
+from tests.unit.image_files import make_eurosat, make_fedisic, write_geotiff
 
 
 def test_list_says_what_is_here_and_how_to_get_the_others(tmp_path):
@@ -26,7 +27,9 @@ def test_list_for_programs(tmp_path):
         "arrays": "here",
         "cifar10": "missing",
         "digits": "here",
+        "eurosat": "missing",
         "fashion_mnist": "missing",
+        "fedisic": "missing",
     }
     assert listed["arrays"] | {"how_to_get": None} == {
         "state": "here",
@@ -83,6 +86,29 @@ def test_show_the_sites_of_own_data(tmp_path):
     assert [sum(row) for row in json.loads(done.stdout)["counts"]] == [7, 7, 6]
     shown = run("data", "show", "arrays", "--partition", "site", "--clients", "2", "--data-dir", tmp_path).stdout
     assert "3 sites share 2 clients; --clients 3 makes each site a client of its own" in shown
+
+
+def test_show_the_subregions_of_eurosat_and_what_was_skipped(tmp_path):
+    write_geotiff(make_eurosat(tmp_path / "EuroSAT_MS") / "River" / "River_8.tif", (55.75, 37.6))
+    options = ["--partition", "site", "--clients", "7", "--data-dir", tmp_path]
+    done = run("data", "show", "eurosat", *options)
+    told = "eurosat: 1 of 71 images were skipped, of no subregion of Europe: 1 in RU"
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.splitlines()[-1] == told
+    report = json.loads(run("data", "show", "eurosat", *options, "--json").stdout)
+    assert [sum(row) for row in report["counts"]] == [8] * 7 and report["notes"] == [told]
+    small = ["--set", "dataset.image_size=8", "--model", "logistic", "--rounds", "1", "-o", tmp_path / "run"]
+    trained = run("run", "--dataset", "eurosat", *small, *options)
+    assert trained.returncode == 0 and told in trained.stdout, trained.stderr
+
+
+def test_a_broken_image_ends_a_run_with_one_line(tmp_path):
+    """In whatever round and by whomever it is read."""
+    broken = make_fedisic(tmp_path) / "ISIC_2019_Training_Input_preprocessed" / "ISIC_0024335.jpg"  # of the test set
+    broken.write_bytes(broken.read_bytes()[:400])
+    small = ["--set", "dataset.image_size=8", "--model", "logistic", "--rounds", "1", "-o", tmp_path / "run"]
+    done = run("run", "--dataset", "fedisic", "--partition", "site", "--clients", "6", *small, "--data-dir", tmp_path)
+    assert done.returncode == 2
+    assert f"{broken}: cannot be read: " in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_narrow_terminal_keeps_the_numbers_whole(tmp_path):

@@ -133,10 +133,13 @@ def show(
     counts = who_has_what(dataset.train.labels, parts, dataset.num_classes)
     if as_json:
         report = {"dataset": name, "partition": partition, "hyperparameters": dealt.values(), "seed": seed}
-        typer.echo(json.dumps(report | {"counts": counts.tolist()}, ensure_ascii=False))
+        report |= {"counts": counts.tolist(), "notes": dataset.notes}
+        typer.echo(json.dumps(report, ensure_ascii=False))
         return
     console = wide_console()
     console.print(partition_table(counts, title=_title(name, dealt, seed)))
+    for note in dataset.notes:
+        console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     sites = 0 if dataset.train.sites is None else len(torch.unique(dataset.train.sites))
     if partition == "site" and sites > clients:
         console.print(f"{sites} sites share {clients} clients; --clients {sites} makes each site a client of its own")

@@ -27,6 +27,8 @@ def introduce(console: Console, federation: Federation, history: History, folder
     )
     if scenario.clients <= _MOST_CLIENTS_SHOWN:
         console.print(partition_table(federation.who_has_what(), title="who has how many samples of each class"))
+    for note in federation.notes:
+        console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     rule = scenario.aggregator
     tolerated = rule.tolerates(scenario.clients)
     if scenario.attack.harms and tolerated < scenario.byzantine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,9 @@ from fedseca.declare import Declared
 from fedseca.errors import FedsecaError, InputError, printable
 from fedseca.parts import Registry
 
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""From a batch of training inputs to one of the same shape; every draw comes from the generator."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -29,6 +32,10 @@ class Dataset:
     train: Samples
     test: Samples
     task: Task
+    augment: Augment | None = None
+    """What is done to every batch that a client trains on."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of how it was read: how many samples were skipped, and why. A sentence each."""
 
     @classmethod
     def of(
@@ -40,16 +47,18 @@ class Dataset:
         num_classes: int | None = None,
         task: Task | None = None,
         train_sites: Any = None,
+        augment: Augment | None = None,
     ) -> Dataset:
         """From two pairs (inputs, labels) of arrays, or two torch `Dataset`s whose items are such pairs.
 
         Inputs are bytes of images (N, C, H, W), real numbers, or whole numbers (tokens), which stay as they are. Bytes
         and real numbers are normalised by what training may see, each channel or feature; a torch `Dataset` is read
         lazily and gives what the network takes. Whole labels are classes, real ones a regression, unless a `task` says
-        what else. `train_sites` says which site each training sample came from.
+        what else. `train_sites` says which site each training sample came from, `augment` what is done to the batches
+        that a client trains on.
         """
         splits = samples_of(name, train, test, train_sites)
-        return cls(name, *splits, task or task_of(name, *splits, num_classes))
+        return cls(name, *splits, task or task_of(name, *splits, num_classes), augment)
 
     @property
     def shape(self) -> tuple[int, ...]:

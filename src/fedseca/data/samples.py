@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
+
+from fedseca.errors import FedsecaError
 
 Batches = Sequence[Tensor]
 """The indices of some samples, batch after batch."""
@@ -99,7 +101,7 @@ class Lazy(Inputs):
     shape: tuple[int, ...]
     fingerprint: bytes
     """Of what the source reads: its files, and what it makes of them."""
-    _loader: DataLoader[Tensor] | None = field(default=None, repr=False)
+    _loader: DataLoader[Tensor | FedsecaError] | None = field(default=None, repr=False)
     _order: _Order = field(default_factory=lambda: _Order(), repr=False)
     _workers: int = 0
 
@@ -116,12 +118,13 @@ class Lazy(Inputs):
             self._loader = DataLoader(
                 _Reader(self.source),
                 batch_sampler=self._order,
+                collate_fn=_batch,
                 num_workers=workers,
                 persistent_workers=workers > 0,
                 generator=torch.Generator(),  # otherwise it draws from that of everybody
             )
         self._order.batches = [self.indices[batch].tolist() for batch in order]
-        return iter(self._loader)
+        return map(_checked, self._loader)
 
     def content(self) -> Iterable[bytes | memoryview]:
         return (self.fingerprint, *_content(self.indices))
@@ -140,12 +143,31 @@ class _Order:
         return len(self.batches)
 
 
-class _Reader(TorchDataset[Tensor]):
+class _Reader(TorchDataset[Any]):
+    """What cannot be read is handed on: torch would put a process's whole traceback into the message."""
+
     def __init__(self, source: Readable) -> None:
         self.source = source
 
-    def __getitem__(self, index: int) -> Tensor:
-        return self.source[index]
+    def __getitem__(self, index: int) -> Tensor | FedsecaError:
+        try:
+            return self.source[index]
+        except FedsecaError as problem:
+            return problem
+
+
+def _batch(items: list[Tensor | FedsecaError]) -> Tensor | FedsecaError:
+    problem = next((item for item in items if isinstance(item, FedsecaError)), None)
+    if problem is not None:
+        return problem
+    batch: Tensor = default_collate(items)
+    return batch
+
+
+def _checked(batch: Tensor | FedsecaError) -> Tensor:
+    if isinstance(batch, FedsecaError):
+        raise batch
+    return batch
 
 
 @dataclass(frozen=True, eq=False)

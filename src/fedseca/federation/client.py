@@ -32,7 +32,7 @@ class Federation:
             raise InputError(f"data folder {data_dir}: no such folder")
         dataset = scenario.dataset.load(None if data_dir is None else Path(data_dir))
         self.fingerprint = dataset.fingerprint()
-        self.task = dataset.task
+        self.task, self.augment, self.notes = dataset.task, dataset.augment, dataset.notes
         if self.task.num_classes is None and scenario.byzantine and type(scenario.attack).poison is not Attack.poison:
             raise InputError(
                 f"{scenario.attack.name} changes classes, and the labels of {dataset.name} are no classes; "
@@ -62,10 +62,11 @@ class Federation:
         """Normalisation refuses to train on a single number for each channel: better now than in round 7."""
         smallest = min(min(len(batch) for batch in self._batches(torch.arange(len(part)))) for part in self.parts)
         arrays = self.arrays()
+        inputs = self.train_set.inputs.read(torch.arange(smallest))  # what cannot be read is not the network's fault
         self.network.train()
         try:
             with torch.no_grad():
-                outputs = self.network(self.train_set.inputs.read(torch.arange(smallest)).to(self.device))
+                outputs = self.network(inputs.to(self.device))
                 self.task.loss(outputs, self.train_set.labels[:smallest].to(self.device))
         except (ValueError, RuntimeError, IndexError) as problem:
             name, reason = self.scenario.dataset.name, _first_line(problem)
@@ -113,10 +114,14 @@ class Federation:
             fused=True,
         )
         rng = scenario.generator("training", round, client)
+        # Drawn here for whole batches, so that it does not matter which process read which image.
+        augmenting = scenario.generator("augmentation", round, client)
         for _ in range(scenario.local_epochs):
             batches = self._batches(torch.randperm(len(part), generator=rng))
             inputs_of = self.train_set.inputs.batches([part[batch] for batch in batches], self.workers)
             for batch, inputs in zip(batches, inputs_of, strict=True):
+                if self.augment is not None:
+                    inputs = self.augment(inputs, augmenting)
                 optimizer.zero_grad()
                 loss = self.task.loss(self.network(inputs.to(self.device)), labels[batch])
                 loss.backward()

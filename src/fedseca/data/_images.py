@@ -1,0 +1,156 @@
+"""Images as a network takes them: read one by one from files, of one size, normalised; and light augmentation."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedseca.data.base import Dataset, checked_labels, reading
+from fedseca.data.samples import Batches, InMemory, Inputs, Lazy, Samples
+from fedseca.data.task import Classification
+from fedseca.errors import InputError, MissingDependency
+
+LARGEST_SIDE = 1024
+"""In pixels, of what a network is fed with."""
+_MEAN, _STD = (torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+"""ImageNet's, of red, green and blue between 0 and 1."""
+_MOST_SHIFT = 8
+"""An augmented image is shifted by at most its side divided by this."""
+
+AUGMENT_HELP = "half of the training images are flipped, and each is shifted by up to an eighth of its side"
+
+
+def pillow(what: str) -> ModuleType:
+    """Pillow's `Image`, or a line that says what needs it."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingDependency(f"{what} needs Pillow: pip install 'fedseca[simulation]'") from None
+    return Image
+
+
+def read_jpeg(path: Path) -> Any:
+    """A JPEG file in red, green and blue."""
+    pil = pillow("reading images")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pil.DecompressionBombWarning)
+        with pil.open(path, formats=["JPEG"]) as image:
+            return image.convert("RGB")
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images in files, as a network takes them: the middle square of each, of one size, normalised as ImageNet is."""
+
+    folder: Path
+    names: tuple[str, ...]
+    """Inside the folder."""
+    decode: Callable[[Path], Any]
+    """From a file to an image of Pillow in red, green and blue."""
+    side: int
+
+    def __getitem__(self, index: int) -> Tensor:
+        path = self.folder / self.names[index]
+        with reading(path):
+            image = self.decode(path)
+            short = min(image.size)
+            left, top = ((length - short) // 2 for length in image.size)
+            square = image.resize(
+                (self.side, self.side),
+                pillow("resizing images").Resampling.BILINEAR,
+                box=(left, top, left + short, top + short),
+            )
+        pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1)
+        return pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255).sub_(_MEAN).div_(_STD)
+
+    def fingerprint(self) -> bytes:
+        """Of the names and sizes of all files: to read all of them would take minutes."""
+        digest = hashlib.blake2b(repr((self.side, len(self.names))).encode())
+        for name in self.names:
+            with reading(self.folder / name):
+                digest.update(repr((name, os.stat(self.folder / name).st_size)).encode())
+        return digest.digest()
+
+
+def dataset_of_files(
+    name: str,
+    files: ImageFiles,
+    labels: Iterable[int],
+    is_test: Tensor,
+    *,
+    num_classes: int,
+    sites: Tensor | None = None,
+    augment: bool = False,
+    notes: Iterable[str] = (),
+) -> Dataset:
+    """A data set whose images are read when they are needed; `is_test` says which of them are the test set."""
+    classes = checked_labels(torch.tensor(list(labels)), files.folder, len(files.names), num_classes)
+    shape, fingerprint = (3, files.side, files.side), files.fingerprint()
+    if is_test.all() or not is_test.any():
+        what = "training" if is_test.all() else "test"
+        raise InputError(f"{files.folder}: holds no {what} images; found {len(files.names):,} images in all")
+    train, test = (part.nonzero().flatten() for part in (~is_test, is_test))
+    return Dataset(
+        name,
+        Samples(Lazy(files, train, shape, fingerprint), classes[train], None if sites is None else sites[train]),
+        Samples(Lazy(files, test, shape, fingerprint), classes[test]),
+        Classification(num_classes),
+        flip_and_shift if augment else None,
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Resized(Inputs):
+    """Images in memory that are brought to another size when they are taken: all of them at once would not fit."""
+
+    images: InMemory
+    side: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (self.images.shape[0], self.side, self.side)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def select(self, indices: Tensor) -> Resized:
+        return Resized(self.images.select(indices), self.side)
+
+    def batches(self, order: Batches, workers: int = 0) -> Iterator[Tensor]:
+        size = (self.side, self.side)
+        for batch in self.images.batches(order):
+            yield functional.interpolate(batch, size, mode="bilinear", align_corners=False, antialias=True)
+
+    def content(self) -> Iterable[bytes | memoryview]:
+        return (repr(self.side).encode(), *self.images.content())
+
+
+def flip_and_shift(images: Tensor, rng: torch.Generator) -> Tensor:
+    """A batch (N, C, H, W), of which half is flipped from left to right and each image shifted.
+
+    What a shift lays bare is filled with the pixels of the edge.
+    """
+    count, channels, height, width = images.shape
+
+    def places(side: int) -> Tensor:
+        most = side // _MOST_SHIFT
+        shifts = torch.randint(-most, most + 1, (count, 1), generator=rng)
+        return (torch.arange(side) + shifts).clamp_(0, side - 1)
+
+    rows, columns = places(height), places(width)
+    flipped = torch.rand(count, 1, generator=rng) < 0.5
+    columns = torch.where(flipped, columns.flip(1), columns)
+    which = torch.arange(count)[:, None, None, None]
+    return images[which, torch.arange(channels)[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
