@@ -25,11 +25,13 @@ def test_list_for_programs(tmp_path):
     listed = json.loads(run("data", "list", "--json", "--data-dir", tmp_path).stdout)["datasets"]
     assert {name: about["state"] for name, about in listed.items()} == {
         "arrays": "here",
+        "breast_cancer": "here",
         "cifar10": "missing",
         "digits": "here",
         "eurosat": "missing",
         "fashion_mnist": "missing",
         "fedisic": "missing",
+        "heart_disease": "missing",
     }
     assert listed["arrays"] | {"how_to_get": None} == {
         "state": "here",
@@ -126,9 +128,9 @@ BAD = {
     "no such value": (["show", "digits", "--set", "beta=1"], "unknown hyperparameter of dirichlet 'beta'"),
     "alpha of iid": (["show", "digits", "--partition", "iid", "--alpha", "1"], "unknown hyperparameter of iid 'alpha'"),
     "alpha of 0": (["show", "digits", "--alpha", "0"], "dirichlet: alpha must be float > 0; found 0.0"),
-    "too many": (["show", "digits", "--clients", "2000"], "2,000 clients cannot share 1,437 images"),
+    "too many": (["show", "digits", "--clients", "2000"], "2,000 clients cannot share 1,437 samples"),
     "none": (["show", "digits", "--clients", "0"], "scenario: clients must be integer ≥ 1; found 0"),
-    "no sites": (["show", "digits", "--partition", "site"], "does not say where its images came from"),
+    "no sites": (["show", "digits", "--partition", "site"], "does not say where its samples came from"),
     "bad seed": (["show", "digits", "--seed", "-1"], "Invalid value for '--seed'"),
     "seed too large": (["show", "digits", "--seed", str(2**70)], "Invalid value for '--seed'"),
 }
