@@ -1,6 +1,7 @@
 """The command line as people and programs use it: real processes, real files."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,33 @@ def test_a_rule_without_a_docstring_is_listed(tmp_path):
     (tmp_path / "bare.py").write_text(bare)
     done = run("--plugin", tmp_path / "bare.py", "list")
     assert done.returncode == 0 and "norm_median" in done.stdout
+
+
+def install(folder: Path, module: str, content: str) -> None:
+    """A package as pip leaves it, whose metadata names a module for fedseca."""
+    (folder / f"{module}.py").write_text(content)
+    metadata = folder / f"{module}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[fedseca.plugins]\n{module} = {module}\n")
+
+
+def test_what_installed_packages_register_is_known(tmp_path):
+    install(tmp_path, "their_attack", (ROOT / "examples" / "attacks" / "top_flip.py").read_text())
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    assert "top_flip" in run_cold("list", "attacks", PYTHONPATH=path).stdout
+    options = ("--rounds", 1, "--train-images", 60, "--test-images", 20, "-o", tmp_path / "run")
+    done = run_cold("run", "--attack", "top_flip", *options, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert run_cold("run", "--attack", "top_flip", *options).returncode == 2  # the negative control
+
+
+def test_an_installed_package_that_is_broken_keeps_nobody_from_the_others(tmp_path):
+    install(tmp_path, "their_broken", "raise RuntimeError('not today')")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = run_cold("list", "attacks", PYTHONPATH=path)
+    assert done.returncode == 0 and "alie" in done.stdout
+    assert "the plugin their_broken (their_broken) cannot be loaded: RuntimeError: not today" in done.stderr
 
 
 @pytest.mark.parametrize("plugin", ["no_such_module", "no/such/file.py", ""])

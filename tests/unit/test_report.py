@@ -65,6 +65,28 @@ class Page(HTMLParser):
         return json.loads(self._text)
 
 
+def test_a_run_that_has_other_metrics(tmp_path):
+    """A regression: R² may be below 0, or missing where the model diverged; there is no accuracy."""
+    folder = write_run(tmp_path / "run", Scenario(rounds=4))
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    values = [-0.5, 0.25, None, 0.75]
+    told = [
+        {"round": record["round"], "r2": value, **{key: record[key] for key in ("loss", "void", "idle", "seconds")}}
+        for record, value in zip(records, values, strict=True)
+    ]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    (run,) = collect([folder]).runs
+    assert (run["metric"], run["scores"], run["accuracy"], run["score"]) == ("R²", values, None, None)
+    assert read_history(folder).metrics == ("r2",)
+    told[1] = {**told[1], "f1": 0.5}  # of another kind than the others: not whole from there on
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    assert len(read_history(folder).rounds) == 4  # what stands behind the loss is no metric
+    told[1] = {"round": 2, "f1": 0.5, **{key: value for key, value in told[1].items() if key not in ("round", "r2")}}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    (folder / "result.json").unlink()
+    assert len(read_history(folder).rounds) == 1
+
+
 def test_a_run_as_columns(real):
     (run,) = collect([real]).runs
     history = read_history(real)
