@@ -76,6 +76,7 @@ def test_every_option_arrives(tmp_path):
         "model": "cnn",
         "clients": 7,
         "byzantine": 1,
+        "byzantine_clients": "3",
         "rounds": 2,
         "local_epochs": 2,
         "batch_size": 16,
@@ -228,8 +229,8 @@ BAD: dict[str, tuple[list[object], str]] = {
     "unknown name": (["--set", "attack.size=1"], "unknown hyperparameter of ipm 'size'. Known: strength, jitter"),
     "no value": (["--set", "attack.strength"], "--set takes PART.NAME=VALUE; found 'attack.strength'"),
     "too many images": (["--train-images", 9999], "digits has 1437 training images; 9999 requested"),
-    "too many clients": (["--clients", 9999, "--byzantine", 0], "clients cannot share 100 images"),
-    "no site": (["--partition", "site"], "site: this data set does not say where its images came from"),
+    "too many clients": (["--clients", 9999, "--byzantine", 0], "clients cannot share 100 samples"),
+    "no site": (["--partition", "site"], "site: this data set does not say where its samples came from"),
     "rule too large": (
         ["--aggregator", "krum", "--clients", 4],
         "krum needs at least 5 clients in a round; found 4",
