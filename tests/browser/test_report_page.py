@@ -262,7 +262,7 @@ def test_a_plot_is_saved_by_key(browser, pages):
     visit = Visit(browser, pages["one"], color_scheme="dark")
     with visit.page.expect_download() as download:
         visit.page.get_by_role("button", name="Save as PNG: Loss on the test set").press("Enter")
-    assert download.value.suggested_filename == "loss-on-the-test-images.png"
+    assert download.value.suggested_filename == "loss-on-the-test-set.png"
     assert download.value.path().read_bytes()[:4] == DOT[:4]
     visit.close()
 
