@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from fedseca.errors import InputError, printable
@@ -56,6 +55,8 @@ def load_installed() -> None:
     if _looked:
         return
     _looked = True  # first, since what a plugin imports asks again
+    from importlib.metadata import entry_points  # only now: --help and --version need no plugin
+
     for point in entry_points(group=GROUP):
         try:
             point.load()
