@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +24,7 @@ from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.federation import Federation, History, Scenario, simulate
 from fedseca.federation.byzantine import Byzantines
 from fedseca.federation.evaluation import evaluate
+from fedseca.federation.precision import _end_of_probe
 
 SMALL: dict[str, Any] = {"rounds": 3, "train_images": 100, "test_images": 60}
 
@@ -73,6 +77,7 @@ def test_everything_in_it_changes_the_id():
         "train_images": 10,
         "test_images": 10,
         "byzantine_clients": "1,2",
+        "precision": "bf16",
         **dict.fromkeys(("clients", "byzantine", "rounds", "local_epochs", "batch_size", "seed"), 4),
         **dict.fromkeys(("learning_rate", "weight_decay", "server_learning_rate", "participation", "dropout"), 0.5),
     }
@@ -503,3 +508,59 @@ def test_the_score_is_the_mean_of_the_last_five_rounds():
     history = simulate(Scenario(**(SMALL | {"rounds": 7})))
     assert history.f1_last5 == pytest.approx(sum(history.f1[2:]) / 5)
     assert set(history.result()) >= {"f1_last5", "accuracy_last5", "seconds", "versions", "seed"}
+
+
+# --- precision and where models lie ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_trains_nearly_the_same(precision):
+    """In a process of its own: without AMX, which a virtual machine may offer and not have."""
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=without_amx) as process:
+        start, expected, found, losses = process.submit(trained_twice, precision).result()
+    assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in found.values())
+    moved = np.concatenate([(expected[name] - start[name]).ravel() for name in start])
+    apart = np.concatenate([(found[name] - expected[name]).ravel() for name in start])
+    assert 0 < np.linalg.norm(apart) < 0.2 * np.linalg.norm(moved)
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def without_amx():
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+
+
+def trained_twice(precision):
+    """The arrays before, after training with fp32, after the same with a precision; the loss of one model with both."""
+    torch.set_num_threads(1)
+    plain, mixed = (Federation(Scenario(**SMALL, precision=each)) for each in ("fp32", precision))
+    start = plain.arrays()
+    models = start, plain.train(0, start, 0), mixed.train(0, start, 0)
+    losses = [federation.evaluate(models[1])["loss"] for federation in (plain, mixed)]
+    return *({name: value.numpy() for name, value in model.items()} for model in models), losses
+
+
+def test_a_precision_that_ends_the_process_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr("fedseca.federation.precision._PROBE", "import os; os.kill(os.getpid(), 4)  # {}")
+    monkeypatch.setattr("fedseca.federation.precision._end_of_probe", _end_of_probe.__wrapped__)
+    with pytest.raises(
+        InputError, match=r"precision fp16 cannot be used on this CPU: .*SIGILL; take fp32, or set ONED"
+    ):
+        Federation(Scenario(**SMALL, precision="fp16"))
+    Federation(Scenario(**SMALL))
+
+
+def test_a_run_is_not_resumed_with_another_precision(tmp_path):
+    simulate(Scenario(**SMALL), folder=tmp_path / "run")
+    assert "precision" not in json.loads((tmp_path / "run" / "config.json").read_text())["scenario"]
+    with pytest.raises(InputError, match="precision is None there and 'bf16' here"):
+        simulate(Scenario(**SMALL, precision="bf16"), folder=tmp_path / "run", resume=True)
+
+
+def test_what_clients_answer_is_a_copy_in_the_memory_of_the_cpu():
+    """The device holds one network, however many clients there are."""
+    federation = Federation(Scenario(**SMALL))
+    network = federation.network
+    answer = federation.train(0, federation.arrays(), 0)
+    inside = {value.untyped_storage().data_ptr() for value in network.state_dict().values()}
+    assert all(value.device.type == "cpu" for value in answer.values())
+    assert not inside & {value.untyped_storage().data_ptr() for value in answer.values()}

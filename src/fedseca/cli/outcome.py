@@ -29,6 +29,14 @@ def introduce(console: Console, federation: Federation, history: History, folder
         console.print(partition_table(federation.who_has_what(), title="who has how many samples of each class"))
     for note in federation.notes:
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
+    if federation.frozen_parameters:
+        layers = dict.fromkeys(name.partition(".")[0] for name, _ in federation.network.named_parameters())
+        size = sum(each.numel() for each in federation.network.parameters())
+        console.print(
+            f"trained: {', '.join(layers)} ({size:,} parameters); the {federation.frozen_parameters:,} before them are "
+            "frozen",
+            highlight=False,
+        )
     rule = scenario.aggregator
     tolerated = rule.tolerates(scenario.clients)
     if scenario.attack.harms and tolerated < scenario.byzantine:

@@ -51,6 +51,10 @@ def run(
     alpha: Annotated[
         str | None, typer.Option(help="Short for --set partition.alpha=…, of the partition dirichlet.")
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Short for --set model.weights=…, a file of weights for the model timm."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder of the run; runs/<its name> if not given.")
     ] = None,
@@ -90,6 +94,9 @@ def run(
         raise InputError("--resume goes on and --overwrite starts again: give one of them")
     if alpha is not None:
         settings = [*(settings or []), f"partition.alpha={alpha}"]
+    if weights is not None:
+        # The whole path: nodes of Flower may stand in another folder.
+        settings = [*(settings or []), f"model.weights={os.path.abspath(os.path.expanduser(weights))}"]
     play = _engine(engine, ray)
     scenario = make_scenario(preset, config, options, settings or [])
     folder = output or Path("runs") / scenario.title

@@ -39,6 +39,10 @@ class Inputs(ABC):
         """All of them in one batch, or those at `indices`."""
         return next(self.batches([torch.arange(len(self)) if indices is None else indices]))
 
+    def normalised(self, mean: Tensor, std: Tensor) -> Inputs:
+        """The same, normalised by these means and deviations of each channel, if they are images in bytes."""
+        return self
+
     @abstractmethod
     def content(self) -> Iterable[bytes | memoryview]:
         """What tells them from others."""
@@ -78,6 +82,10 @@ class InMemory(Inputs):
 
     def batches(self, order: Batches, workers: int = 0) -> Iterator[Tensor]:
         return map(self.take, order)
+
+    def normalised(self, mean: Tensor, std: Tensor) -> InMemory:
+        fits = self.values.dtype == torch.uint8 and len(self.shape) == 3 and self.shape[0] == len(mean)
+        return replace(self, mean=mean, std=std) if fits else self
 
     def content(self) -> Iterable[bytes | memoryview]:
         return _content(self.values)

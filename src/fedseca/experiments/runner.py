@@ -12,6 +12,7 @@ from fedseca.errors import InputError
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Task, Workers
 from fedseca.federation import Scenario
+from fedseca.federation.client import fingerprint
 from fedseca.federation.loop import check_threads
 from fedseca.plugins import loaded
 
@@ -69,13 +70,18 @@ def check(cells: Sequence[Scenario], store: Store, data_dir: str | Path | None, 
     store.check_usable()
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"data folder {data_dir}: no such folder")
-    fingerprints: dict[Any, str] = {}
+    data: dict[Any, str] = {}
+    weights: dict[Any, str | None] = {}
     for cell in cells:
-        if cell.dataset not in fingerprints:
-            data = cell.dataset.load(None if data_dir is None else Path(data_dir))
-            fingerprints[cell.dataset] = data.fingerprint()
-        if store.data_of(cell) not in (None, fingerprints[cell.dataset]):
-            raise InputError(f"{store.path}: holds runs on other data named {cell.dataset.name}; choose a new folder")
+        if cell.dataset not in data:
+            data[cell.dataset] = cell.dataset.load(None if data_dir is None else Path(data_dir)).fingerprint()
+        if cell.model not in weights:
+            weights[cell.model] = cell.model.fingerprint()
+        here, there = fingerprint(data[cell.dataset], weights[cell.model]), store.data_of(cell)
+        if there is not None and there != here:
+            same_data = there.partition(",")[0] == data[cell.dataset]
+            what = "with other weights" if same_data else f"on other data named {cell.dataset.name}"
+            raise InputError(f"{store.path}: holds runs {what}; choose a new folder")
 
 
 def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: int) -> Task:

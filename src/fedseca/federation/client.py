@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from fedseca.attacks import Attack
 from fedseca.data import Samples, who_has_what
 from fedseca.errors import InputError, StateError
 from fedseca.federation.evaluation import evaluate
+from fedseca.federation.features import features
+from fedseca.federation.precision import check_precision, mixed
 from fedseca.federation.scenario import Scenario
 
 _SMALL_BATCH = 10_000
@@ -28,10 +31,11 @@ class Federation:
         """`workers`: processes that read the samples, where those are not in memory."""
         self.scenario, self.workers = scenario, workers
         self.device = _usable(device)
+        check_precision(scenario.precision, self.device)
         if data_dir is not None and not Path(data_dir).is_dir():  # a slip, even where the data set needs no folder
             raise InputError(f"data folder {data_dir}: no such folder")
         dataset = scenario.dataset.load(None if data_dir is None else Path(data_dir))
-        self.fingerprint = dataset.fingerprint()
+        self.fingerprint = fingerprint(dataset.fingerprint(), scenario.model.fingerprint())
         self.task, self.augment, self.notes = dataset.task, dataset.augment, dataset.notes
         if self.task.num_classes is None and scenario.byzantine and type(scenario.attack).poison is not Attack.poison:
             raise InputError(
@@ -45,10 +49,23 @@ class Federation:
         # One network for all: its arrays are filled with the global model before it is trained or tested.
         seed = scenario.generator("model").initial_seed()
         try:
-            self.network: nn.Module = scenario.model.build(dataset.shape, dataset.task.outputs, seed).to(self.device)
+            network = scenario.model.build(dataset.shape, dataset.task.outputs, seed).to(self.device)
+            frozen, self.network = scenario.model.split(network)
         except (RuntimeError, MemoryError) as problem:
             raise InputError(f"{scenario.model.describe()} cannot be made here: {_first_line(problem)}") from None
+        self._prepare(frozen)
         self._check_batches()
+
+    def _prepare(self, frozen: nn.Module | None) -> None:
+        """The samples as the network takes them: normalised as its weights want it, and through what is frozen."""
+        normalisation = self.scenario.model.normalisation()
+        for name in ("train_set", "test_set"):
+            samples: Samples = getattr(self, name)
+            inputs = samples.inputs if normalisation is None else samples.inputs.normalised(*normalisation)
+            if frozen is not None:
+                inputs = features(frozen, inputs, self.device, self.workers)
+            setattr(self, name, replace(samples, inputs=inputs))
+        self.frozen_parameters = 0 if frozen is None else sum(each.numel() for each in frozen.parameters())
 
     def _some(self, samples: Samples, count: int | None, what: str) -> Samples:
         if count is None:
@@ -65,7 +82,7 @@ class Federation:
         inputs = self.train_set.inputs.read(torch.arange(smallest))  # what cannot be read is not the network's fault
         self.network.train()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), mixed(self.scenario.precision, self.device):
                 outputs = self.network(inputs.to(self.device))
                 self.task.loss(outputs, self.train_set.labels[:smallest].to(self.device))
         except (ValueError, RuntimeError, IndexError) as problem:
@@ -83,8 +100,9 @@ class Federation:
         return who_has_what(self.train_set.labels, self.parts, self.task.num_classes)
 
     def arrays(self) -> dict[str, Tensor]:
-        """A copy of what the network holds now."""
-        return {name: value.clone() for name, value in self.network.state_dict().items()}
+        """A copy of what the network holds now, in the memory of the CPU: the device needs room for one network, not
+        for those of all clients."""
+        return {name: value.to("cpu", copy=True) for name, value in self.network.state_dict().items()}
 
     def fitting(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A model that was kept, in the network's order of its arrays: that is the order of every vector."""
@@ -113,6 +131,8 @@ class Federation:
             weight_decay=scenario.weight_decay,
             fused=True,
         )
+        # fp16 ends at 6·10⁻⁸: small gradients are scaled up, and down again before the step.
+        scaler = torch.amp.GradScaler(self.device.type, enabled=scenario.precision == "fp16")
         rng = scenario.generator("training", round, client)
         # Drawn here for whole batches, so that it does not matter which process read which image.
         augmenting = scenario.generator("augmentation", round, client)
@@ -123,9 +143,11 @@ class Federation:
                 if self.augment is not None:
                     inputs = self.augment(inputs, augmenting)
                 optimizer.zero_grad()
-                loss = self.task.loss(self.network(inputs.to(self.device)), labels[batch])
-                loss.backward()
-                optimizer.step()
+                with mixed(scenario.precision, self.device):
+                    loss = self.task.loss(self.network(inputs.to(self.device)), labels[batch])
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
         return self.arrays()
 
     def _batches(self, order: Tensor) -> list[Tensor]:
@@ -139,7 +161,12 @@ class Federation:
     def evaluate(self, model: Mapping[str, Tensor]) -> dict[str, float | None]:
         """The metrics of a global model on the pooled test set."""
         self.network.load_state_dict(model)
-        return evaluate(self.network, self.test_set, self.task, self.device, self.workers)
+        return evaluate(self.network, self.test_set, self.task, self.device, self.workers, self.scenario.precision)
+
+
+def fingerprint(data: str, weights: str | None) -> str:
+    """Of what a run is made from beside its scenario: the data, and the weights that its model begins with, if any."""
+    return data if weights is None else f"{data}, weights {weights}"
 
 
 def _usable(device: str) -> torch.device:

@@ -8,12 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from fedseca.data import Samples, Task
+from fedseca.federation.precision import mixed
+from fedseca.federation.scenario import Precision
 
 _BATCH = 128
 
 
 def evaluate(
-    model: nn.Module, samples: Samples, task: Task, device: torch.device, workers: int = 0
+    model: nn.Module,
+    samples: Samples,
+    task: Task,
+    device: torch.device,
+    workers: int = 0,
+    precision: Precision = "fp32",
 ) -> dict[str, float | None]:
     """The metrics of the task by name, and the mean `loss`; None for what is not finite."""
     model.eval()
@@ -21,7 +28,10 @@ def evaluate(
     answers: list[Tensor] = []
     with torch.inference_mode():
         for inputs, labels in samples.batches(torch.split(torch.arange(len(samples)), _BATCH), workers):
-            outputs = model(inputs.to(device))
+            with mixed(precision, device):
+                outputs = model(inputs.to(device))
+            if precision != "fp32":
+                outputs = outputs.float()
             loss += task.loss(outputs, labels.to(device), reduction="sum").double().cpu()
             answers.append(outputs.cpu())
     found = {**task.metrics(torch.cat(answers), samples.labels), "loss": float(loss) / len(samples)}

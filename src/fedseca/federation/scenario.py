@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from fedseca.errors import ParameterError
 from fedseca.layout import BufferPolicy
 from fedseca.models import MODELS
 from fedseca.parts import Grammar, flat, table
+
+Precision = Literal["fp32", "bf16", "fp16"]
 
 
 class Difference(NamedTuple):
@@ -67,6 +69,12 @@ class Scenario(Declared):
     dropout: float = param(0.0, ge=0, lt=1, help="probability that a client that was asked does not answer")
     buffers: BufferPolicy = param(
         "median", choices=get_args(BufferPolicy), help="running statistics of normalisation layers"
+    )
+    precision: Precision = param(
+        "fp32",
+        choices=get_args(Precision),
+        later=True,
+        help="of a network's arithmetic: fp32, or mixed with bf16 or fp16, which GPUs compute faster",
     )
     train_images: int | None = param(None, ge=1, help="how many training samples are used; none: all")
     test_images: int | None = param(None, ge=1, help="how many test samples are used; none: all")

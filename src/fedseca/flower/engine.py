@@ -69,7 +69,7 @@ def simulate_on_flower(
             return stack.enter_context(_begin(scenario.clients, ray, cores))
 
         def train(clients: Sequence[int], model: Model, number: int) -> Mapping[int, Model]:
-            arrays = ArrayRecord({name: value.cpu() for name, value in model.items()})
+            arrays = ArrayRecord(dict(model))
             return nodes().ask(
                 {
                     k: RecordDict({"arrays": arrays, "task": ConfigRecord({**where, "client": k, "round": number})})
@@ -92,7 +92,7 @@ def _train(message: Message, context: Context) -> Message:
         load_plugin(plugin)
     federation = _federation(task["scenario"], task["data-dir"], task["device"])
     trained = federation.train(task["client"], _model(message.content), task["round"])
-    arrays = ArrayRecord({name: value.cpu() for name, value in trained.items()})
+    arrays = ArrayRecord(trained)
     return Message(RecordDict({"arrays": arrays}), reply_to=message)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedseca.declare import Declared
 from fedseca.errors import InputError
@@ -34,6 +34,19 @@ class Model(Declared, ABC):
         with torch.random.fork_rng(devices=[]):  # layers draw from the global generator, which is left as it was
             torch.manual_seed(seed)
             return self.layers(shape, outputs)
+
+    def split(self, network: nn.Module) -> tuple[nn.Module | None, nn.Module]:
+        """What of a network stays as it is, if anything, and what is trained on what that gives for each sample."""
+        return None, network
+
+    def normalisation(self) -> tuple[Tensor, Tensor] | None:
+        """Mean and deviation of the bytes of each channel that its weights were learnt with; None: those of the data
+        it is given."""
+        return None
+
+    def fingerprint(self) -> str | None:
+        """A short digest of the file that it takes weights from, if any: a run is not resumed with others."""
+        return None
 
 
 MODELS: Registry[Model] = Registry("model", Model)

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from fedseca.declare import param
+from fedseca.models._resize import Resize
 from fedseca.models.base import Model
 from fedseca.parts import register
 
@@ -55,8 +55,7 @@ class _Block(nn.Module):
 class _ResNet(nn.Module):
     def __init__(self, channels: int, outputs: int, *, small: bool, image_size: int | None) -> None:
         super().__init__()
-        # Here, batch by batch: 50,000 images of 224×224 would be 30 GB.
-        self.resize = nn.Identity() if image_size is None else _Resize(image_size)
+        self.resize = nn.Identity() if image_size is None else Resize(image_size)
         self.conv1 = _conv(channels, 64, 3, 1) if small else _conv(channels, 64, 7, 2)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
@@ -70,15 +69,6 @@ class _ResNet(nn.Module):
         features = self.maxpool(torch.relu(self.bn1(self.conv1(self.resize(images)))))
         features = self.layer4(self.layer3(self.layer2(self.layer1(features))))
         return self.fc(features.mean(dim=(2, 3)))  # type: ignore[no-any-return]
-
-
-class _Resize(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, images: Tensor) -> Tensor:
-        return interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
