@@ -86,8 +86,8 @@ class Timing(Experiment):
 
 
 def coordinates(preset: str) -> int:
-    """How many parameters a preset's model has."""
+    """How many parameters of a preset's model are trained."""
     scenario = Scenario.of(preset_named(preset))
     facts = scenario.dataset.facts
-    model = scenario.model.build(facts.shape, facts.classes, seed=0)
-    return sum(parameter.numel() for parameter in model.parameters())
+    _, trained = scenario.model.split(scenario.model.build(facts.shape, facts.classes, seed=0))
+    return sum(parameter.numel() for parameter in trained.parameters())

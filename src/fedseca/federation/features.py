@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -77,7 +78,7 @@ def _kept(path: Path, count: int) -> Tensor | None:
 
 def _computed(frozen: nn.Module, inputs: Inputs, device: torch.device, workers: int) -> Tensor:
     # Convolutions on the CPU take little more than half the time with the channels last.
-    frozen = frozen.to(device, memory_format=torch.channels_last).eval()
+    frozen = frozen.to(device).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]  # not in the stubs
     found: Tensor | None = None
     start = 0
     with torch.no_grad():
@@ -97,4 +98,5 @@ def _digest(values: Tensor) -> str:
 
 
 def _bytes(values: Tensor) -> memoryview:
-    return memoryview(values.detach().cpu().contiguous().reshape(-1).numpy()).cast("B")
+    content: Any = values.detach().cpu().contiguous().reshape(-1).numpy()
+    return memoryview(content).cast("B")

@@ -39,7 +39,7 @@ def timm_library() -> Any:
             operator = _UNDECLARED.search(str(problem))
             if operator is None:
                 raise _unfit(problem) from None
-            library = torch.library.Library("torchvision", "FRAGMENT")
+            library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
             library.define(f"{operator[1]}() -> ()")
             _declared.append(library)
         else:

@@ -62,7 +62,7 @@ class Timm(Model):
         if published.fixed_input_size:
             size = size or published.input_size[-1]
             options["img_size"] = size
-        network = self._network(outputs, options)
+        network: nn.Module = self._network(outputs, options)
         if size is None and min(shape[1:]) < _least_side(network):
             size = _least_side(network)
         if size is not None and shape[1:] != (size, size):
@@ -74,7 +74,10 @@ class Timm(Model):
     def _published(self) -> Any:
         """What timm says of the architecture and the weights it publishes for it."""
         timm = timm_library()
-        found = timm.get_pretrained_cfg(self.architecture) if timm.is_model(self.architecture) else None
+        try:
+            found = timm.get_pretrained_cfg(self.architecture) if timm.is_model(self.architecture) else None
+        except RuntimeError:  # it is known, its tag is not
+            found = None
         if found is None:
             near = get_close_matches(self.architecture, [*timm.list_models(), *timm.list_pretrained()], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -86,7 +89,7 @@ class Timm(Model):
             return None
         return weights_file(self.weights, self.architecture, self._published().hf_hub_id)
 
-    def _network(self, outputs: int, options: Mapping[str, Any]) -> nn.Module:
+    def _network(self, outputs: int, options: Mapping[str, Any]) -> Any:
         file = self._file()
         if file is None:
             return self._made(num_classes=outputs, **options)
