@@ -86,6 +86,8 @@ def test_every_option_arrives(tmp_path):
         "participation": 0.9,
         "dropout": 0.1,
         "buffers": "aggregate",
+        "byzantine_clients": "2",
+        "precision": "fp16",
         "train_images": 90,
         "test_images": 30,
         "seed": 5,
@@ -93,7 +95,7 @@ def test_every_option_arrives(tmp_path):
     assert options.keys() == fedseca.Scenario.hyperparameters().keys()
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     parts = ["--set", "attack.strength=0.5", "--set", "partition.per_client=3", "--set", "model.batch_norm=true"]
-    done = run("run", *words, *parts, "-o", tmp_path / "mine")
+    done = run("run", *words, *parts, "-o", tmp_path / "mine", ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")
     assert done.returncode == 0, done.stderr
     expected = fedseca.Scenario.of(
         options

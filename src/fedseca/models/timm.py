@@ -36,7 +36,7 @@ class Timm(Model):
     only_images: ClassVar[bool] = True
 
     architecture: str = param(
-        "convnext_nano", help="its name in timm, with a tag where one is meant: deit_small_patch16_224, convnext_nano …"
+        "resnet18", help="its name in timm, with a tag where one is meant: deit_small_patch16_224, convnext_nano …"
     )
     weights: str | None = param(
         None,
