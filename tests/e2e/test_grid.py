@@ -43,7 +43,7 @@ def test_a_grid_and_what_is_shown(tmp_path):
 def test_a_cell_that_fails_does_not_stop_the_grid(tmp_path):
     done = run("grid", "--rounds", 1, "--train-images", "60,5000", "-o", tmp_path / "grid")
     assert done.returncode == 1
-    assert "failed: InputError: digits has 1437 training images; 5000 requested" in done.stdout
+    assert "failed: InputError: digits has 1437 training samples; 5000 requested" in done.stdout
     assert "1 of 2 cells are done" in done.stdout
 
 

@@ -86,7 +86,6 @@ def test_every_option_arrives(tmp_path):
         "participation": 0.9,
         "dropout": 0.1,
         "buffers": "aggregate",
-        "byzantine_clients": "2",
         "precision": "fp16",
         "train_images": 90,
         "test_images": 30,
@@ -230,7 +229,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "given twice": (["--config", "twice.toml"], "scenario: aggregator is given twice, as 'rule' too; give it once"),
     "unknown name": (["--set", "attack.size=1"], "unknown hyperparameter of ipm 'size'. Known: strength, jitter"),
     "no value": (["--set", "attack.strength"], "--set takes PART.NAME=VALUE; found 'attack.strength'"),
-    "too many images": (["--train-images", 9999], "digits has 1437 training images; 9999 requested"),
+    "too many images": (["--train-images", 9999], "digits has 1437 training samples; 9999 requested"),
     "too many clients": (["--clients", 9999, "--byzantine", 0], "clients cannot share 100 samples"),
     "no site": (["--partition", "site"], "site: this data set does not say where its samples came from"),
     "rule too large": (

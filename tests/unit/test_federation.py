@@ -184,7 +184,7 @@ def test_a_model_that_cannot_train_on_the_images_is_said_before_the_first_round(
 
 
 def test_more_images_than_there_are():
-    with pytest.raises(InputError, match="digits has 1437 training images; 2000 requested"):
+    with pytest.raises(InputError, match="digits has 1437 training samples; 2000 requested"):
         Federation(Scenario(train_images=2000))
 
 

@@ -168,7 +168,7 @@ def test_a_cell_that_fails_is_written_down_and_stops_no_other(tmp_path):
     progress = run_grid(cells, store, Processes(1))
     assert [cell.id for cell in progress.failed] == [cells[1].id] and len(progress.done) == 2
     told = store.error(cells[1])
-    assert told["error"] == "InputError: digits has 1437 training images; 5000 requested"
+    assert told["error"] == "InputError: digits has 1437 training samples; 5000 requested"
     assert "Traceback" in told["traceback"] and [store.state(cell) for cell in cells] == ["done", "failed", "done"]
 
 

@@ -346,9 +346,10 @@ def test_a_library_of_the_extra_that_is_not_installed(geotiffs, monkeypatch, lib
 
 @pytest.mark.parametrize(("name", "files"), [("eurosat", "jpegs"), ("fedisic", "lesions")])
 def test_without_pillow(request, monkeypatch, name, files):
+    folder = request.getfixturevalue(files)  # Pillow makes it
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingDependency, match=rf"{name} needs Pillow: pip install 'fedseca\[simulation\]'"):
-        load(name, request.getfixturevalue(files))
+        load(name, folder)
 
 
 # Images that turn out to be broken when they are read

@@ -7,14 +7,17 @@ import torch
 from safetensors.torch import save_file
 from sklearn.datasets import load_sample_image
 
-from fedseca.data.samples import InMemory
+from fedseca.data._images import Resized
+from fedseca.data.samples import InMemory, Lazy, Normalisation
 from fedseca.errors import InputError, MissingDependency
 from fedseca.experiments.runner import check
 from fedseca.experiments.store import Store
 from fedseca.federation import Federation, Scenario, simulate
+from fedseca.federation.features import features
 from fedseca.models import MODELS
 from fedseca.models._library import timm_library
 from fedseca.models._weights import PACKAGE
+from tests.unit.data_files import make_cifar_batches
 
 TINY = "test_resnet"
 IMAGES = (3, 32, 32)
@@ -279,10 +282,19 @@ def test_bytes_are_normalised_as_the_weights_were_learnt(weights):
     mean, std = normalisation_of(MODELS.make("timm", architecture="deit_small_patch16_224", weights=str(weights)))
     torch.testing.assert_close(mean, torch.tensor([123.675, 116.28, 103.53]))  # of ImageNet, as torchvision says them
     torch.testing.assert_close(std, torch.tensor([58.395, 57.12, 57.375]))
-    normalised = InMemory(inputs, torch.zeros(3), torch.ones(3)).normalised(mean, std)
-    torch.testing.assert_close(normalised.read()[0, 1], (inputs[0, 1].float() - mean[1]) / std[1])
-    grey = InMemory(inputs[:, :1], torch.zeros(1), torch.ones(1))
-    assert grey.normalised(mean, std) is grey
+    normalisation = Normalisation(mean, std)
+    as_it_was = Normalisation(torch.zeros(3), torch.ones(3))
+    expected = (inputs[0, 1].float() - mean[1]) / std[1]
+    in_memory = InMemory(inputs, as_it_was)
+    forms = [in_memory, Lazy(inputs, torch.tensor([0]), (3, 4, 4), b"", as_it_was), Resized(in_memory, 4)]
+    for form in forms:
+        normalised = form.normalised(normalisation)
+        torch.testing.assert_close(normalised.read()[0, 1], expected)
+        assert torch.equal(form.read()[0, 1], inputs[0, 1].float()), "the original stays as it was"
+    grey = InMemory(inputs[:, :1], Normalisation(torch.zeros(1), torch.ones(1)))
+    ready = Lazy(inputs.float(), torch.tensor([0]), (3, 4, 4), b"")
+    for untouched in (grey, InMemory(inputs.float()), ready):
+        assert untouched.normalised(normalisation) is untouched
     assert MODELS.make("timm", architecture=TINY).normalisation() is None
 
 
@@ -355,6 +367,31 @@ def test_other_weights_sizes_and_samples_have_other_features(cache):
         counts.append(len(list(cache.glob("*.safetensors"))))
     # Twice both splits; the test set is the same where only the training set is larger.
     assert counts == [2, 3, 5]
+
+
+def test_other_sizes_and_normalisations_have_other_features(cache):
+    model = frozen("classifier").model
+    before, _ = model.split(model.build(IMAGES, 10, seed=0))
+    images = InMemory(torch.arange(2 * 3 * 32 * 32).to(torch.uint8).view(2, *IMAGES))
+    some, others = (Normalisation(torch.zeros(3), torch.full((3,), std)) for std in (1.0, 2.0))
+    found = [
+        features(before, inputs, torch.device("cpu")).values
+        for inputs in (
+            images.normalised(some),
+            images.normalised(others),
+            Resized(images.normalised(some), 48),
+            Resized(images.normalised(others), 48),
+        )
+    ]
+    assert len(list(cache.glob("*.safetensors"))) == 4
+    assert not any(torch.equal(a, b) for k, a in enumerate(found) for b in found[:k])
+
+
+def test_features_that_are_kept_and_images_that_change_do_not_go_together(tmp_path):
+    folder = make_cifar_batches(tmp_path)
+    changes = {"dataset": {"name": "cifar10", "augment": True}, "train_images": 20, "test_images": 5}
+    with pytest.raises(InputError, match=r"^cifar10 augments its images, and what frozen .*trained=all, or"):
+        Federation(frozen("classifier", **changes), data_dir=folder)
 
 
 def test_features_that_cannot_be_kept_are_one_line(tmp_path):

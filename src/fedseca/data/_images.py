@@ -17,18 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedseca.data.base import Dataset, checked_labels, reading
-from fedseca.data.samples import Batches, InMemory, Inputs, Lazy, Samples
+from fedseca.data.samples import Batches, InMemory, Inputs, Lazy, Normalisation, Samples
 from fedseca.data.task import Classification
 from fedseca.errors import InputError, MissingDependency
 
 LARGEST_SIDE = 1024
 """In pixels, of what a network is fed with."""
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""ImageNet's, of red, green and blue between 0 and 1."""
-_NORMALISED = np.array(
-    [(np.arange(256) / 255 - mean) / std for mean, std in zip(_MEAN, _STD, strict=True)], dtype=np.float32
-)
-"""What becomes of each byte in each colour."""
+_IMAGENET = Normalisation(torch.tensor([0.485, 0.456, 0.406]) * 255, torch.tensor([0.229, 0.224, 0.225]) * 255)
+"""Of red, green and blue."""
 _MOST_SHIFT = 8
 """An augmented image is shifted by at most its side divided by this."""
 
@@ -55,7 +51,7 @@ def read_jpeg(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images in files, as a network takes them: the middle square of each, of one size, normalised as ImageNet is."""
+    """Images in files, in bytes: the middle square of each, of one size."""
 
     folder: Path
     names: tuple[str, ...]
@@ -75,9 +71,7 @@ class ImageFiles:
                 pillow("resizing images").Resampling.BILINEAR,
                 box=(left, top, left + short, top + short),
             )
-        # Looked up, not computed: for so little work torch's threads cost more than they do.
-        colours = zip(_NORMALISED, np.moveaxis(np.asarray(square), 2, 0), strict=True)
-        return torch.from_numpy(np.stack([normalised[colour] for normalised, colour in colours]))
+        return torch.from_numpy(np.ascontiguousarray(np.moveaxis(np.asarray(square), 2, 0)))
 
     def fingerprint(self) -> bytes:
         """Of the names and sizes of all files: to read all of them would take minutes."""
@@ -99,17 +93,21 @@ def dataset_of_files(
     augment: bool = False,
     notes: Iterable[str] = (),
 ) -> Dataset:
-    """A data set whose images are read when they are needed; `is_test` says which of them are the test set."""
+    """A data set whose images are read when they are needed, and normalised as ImageNet is.
+
+    `is_test` says which of them are the test set.
+    """
     classes = checked_labels(torch.tensor(list(labels)), files.folder, len(files.names), num_classes)
     shape, fingerprint = (3, files.side, files.side), files.fingerprint()
     if is_test.all() or not is_test.any():
         what = "training" if is_test.all() else "test"
         raise InputError(f"{files.folder}: holds no {what} images; found {len(files.names):,} images in all")
     train, test = (part.nonzero().flatten() for part in (~is_test, is_test))
+    train_images, test_images = (Lazy(files, part, shape, fingerprint, _IMAGENET) for part in (train, test))
     return Dataset(
         name,
-        Samples(Lazy(files, train, shape, fingerprint), classes[train], None if sites is None else sites[train]),
-        Samples(Lazy(files, test, shape, fingerprint), classes[test]),
+        Samples(train_images, classes[train], None if sites is None else sites[train]),
+        Samples(test_images, classes[test]),
         Classification(num_classes),
         flip_and_shift if augment else None,
         tuple(notes),
@@ -126,6 +124,13 @@ class Resized(Inputs):
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
         return (self.images.shape[0], self.side, self.side)
+
+    @property
+    def normalisation(self) -> Normalisation | None:  # type: ignore[override]
+        return self.images.normalisation
+
+    def normalised(self, normalisation: Normalisation) -> Resized:
+        return Resized(self.images.normalised(normalisation), self.side)
 
     def __len__(self) -> int:
         return len(self.images)

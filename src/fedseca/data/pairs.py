@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from fedseca.data.samples import InMemory, Inputs, Lazy, Samples
+from fedseca.data.samples import InMemory, Inputs, Lazy, Normalisation, Samples
 from fedseca.data.task import Classification, Regression, Task
 from fedseca.errors import InputError
 
@@ -31,8 +31,8 @@ def samples_of(name: str, train: Given, test: Given, train_sites: Any = None) ->
         found = f"{size(inputs.shape)} in train, {size(test_inputs.shape)} in test"
         raise InputError(f"{name}: all inputs must have one shape; found {found}")
     if isinstance(inputs, InMemory) and isinstance(test_inputs, InMemory):
-        moments = _moments(inputs.values)
-        inputs, test_inputs = InMemory(inputs.values, *moments), InMemory(test_inputs.values, *moments)
+        seen = _normalisation(inputs.values)
+        inputs, test_inputs = InMemory(inputs.values, seen), InMemory(test_inputs.values, seen)
     sites = None if train_sites is None else _whole(train_sites, len(labels), f"{name}: train_sites")
     return Samples(inputs, labels, sites), Samples(test_inputs, test_labels)
 
@@ -160,18 +160,18 @@ def _read_lazily(items: Any, what: str) -> tuple[Inputs, Tensor]:
     return Lazy(inputs, torch.arange(count), shape, digest.digest()), labels
 
 
-def _moments(values: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Mean and deviation of each channel or feature; of whole numbers none."""
+def _normalisation(values: Tensor) -> Normalisation | None:
+    """By the mean and the deviation of each channel or feature; of whole numbers none."""
     if values.dtype == torch.uint8 and values.ndim > 2:
         return _of_bytes(values)
     if not values.is_floating_point():
-        return None, None
+        return None
     flat = values.double().transpose(0, 1).flatten(1)
     std = flat.std(dim=1, correction=0)
-    return flat.mean(dim=1).float(), torch.where(std > 0, std, 1.0).float()
+    return Normalisation(flat.mean(dim=1).float(), torch.where(std > 0, std, 1.0).float())
 
 
-def _of_bytes(pixels: Tensor) -> tuple[Tensor, Tensor]:
+def _of_bytes(pixels: Tensor) -> Normalisation:
     """Exactly and without a copy in floats: a byte has only 256 values."""
     values = torch.arange(256, dtype=torch.float64)
     means, deviations = [], []
@@ -183,4 +183,4 @@ def _of_bytes(pixels: Tensor) -> tuple[Tensor, Tensor]:
         deviations.append((share * (values - mean) ** 2).sum().sqrt())
     std = torch.stack(deviations)
     # A channel that never varies is all zeros after its mean is taken off: any deviation will do.
-    return torch.stack(means).float(), torch.where(std > 0, std, 1.0).float()
+    return Normalisation(torch.stack(means).float(), torch.where(std > 0, std, 1.0).float())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,11 +18,25 @@ Batches = Sequence[Tensor]
 """The indices of some samples, batch after batch."""
 
 
+class Normalisation(NamedTuple):
+    """What is taken from, and what divides, each place of a sample's first dimension: float32."""
+
+    mean: Tensor
+    std: Tensor
+
+    def apply(self, batch: Tensor) -> Tensor:
+        """A batch, normalised; it may be changed itself."""
+        by_place = (-1, *(1 for _ in batch.shape[2:]))
+        return batch.to(torch.float32).sub_(self.mean.view(by_place)).div_(self.std.view(by_place))
+
+
 class Inputs(ABC):
     """The inputs of samples, all of one shape."""
 
     shape: tuple[int, ...]
     """Of one of them."""
+    normalisation: Normalisation | None = None
+    """What is done to them when they are taken, so that pixels may stay bytes."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -39,8 +53,8 @@ class Inputs(ABC):
         """All of them in one batch, or those at `indices`."""
         return next(self.batches([torch.arange(len(self)) if indices is None else indices]))
 
-    def normalised(self, mean: Tensor, std: Tensor) -> Inputs:
-        """The same, normalised by these means and deviations of each channel, if they are images in bytes."""
+    def normalised(self, normalisation: Normalisation) -> Inputs:
+        """The same with another normalisation of each channel, if they are images in bytes."""
         return self
 
     @abstractmethod
@@ -50,16 +64,11 @@ class Inputs(ABC):
 
 @dataclass(frozen=True, eq=False)
 class InMemory(Inputs):
-    """Inputs as one tensor: bytes of images, features, tokens.
-
-    With a mean and a deviation they are normalised when they are taken, so that pixels may stay bytes.
-    """
+    """Inputs as one tensor: bytes of images, features, tokens."""
 
     values: Tensor
     """(N, …)"""
-    mean: Tensor | None = None
-    """float32, one for each place of a sample's first dimension: for each channel of an image, feature of a row"""
-    std: Tensor | None = None
+    normalisation: Normalisation | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -74,18 +83,15 @@ class InMemory(Inputs):
     def take(self, indices: Tensor) -> Tensor:
         """Those at `indices`, as a network takes them."""
         some = self.values[indices]
-        if self.mean is None or self.std is None:
-            return some
-        by_place = (-1, *(1 for _ in self.shape[1:]))
         # A tensor of indices gave a copy, which may be changed.
-        return some.to(torch.float32).sub_(self.mean.view(by_place)).div_(self.std.view(by_place))
+        return some if self.normalisation is None else self.normalisation.apply(some)
 
     def batches(self, order: Batches, workers: int = 0) -> Iterator[Tensor]:
         return map(self.take, order)
 
-    def normalised(self, mean: Tensor, std: Tensor) -> InMemory:
-        fits = self.values.dtype == torch.uint8 and len(self.shape) == 3 and self.shape[0] == len(mean)
-        return replace(self, mean=mean, std=std) if fits else self
+    def normalised(self, normalisation: Normalisation) -> InMemory:
+        fits = self.values.dtype == torch.uint8 and len(self.shape) == 3 and self.shape[0] == len(normalisation.mean)
+        return replace(self, normalisation=normalisation) if fits else self
 
     def content(self) -> Iterable[bytes | memoryview]:
         return _content(self.values)
@@ -95,7 +101,7 @@ class Readable(Protocol):
     """Inputs that are read one by one; a torch `Dataset` of inputs is one."""
 
     def __getitem__(self, index: int) -> Tensor:
-        """As a network takes it: a tensor of one shape, float32 or whole numbers."""
+        """A tensor of one shape, float32 or whole numbers: as a network takes it, but for a normalisation."""
         ...
 
 
@@ -109,6 +115,8 @@ class Lazy(Inputs):
     shape: tuple[int, ...]
     fingerprint: bytes
     """Of what the source reads: its files, and what it makes of them."""
+    normalisation: Normalisation | None = None
+    """If the source gives the bytes of images: a quarter of what would pass between processes."""
     _loader: DataLoader[Tensor | FedsecaError] | None = field(default=None, repr=False)
     _order: _Order = field(default_factory=lambda: _Order(), repr=False)
     _workers: int = 0
@@ -117,7 +125,12 @@ class Lazy(Inputs):
         return len(self.indices)
 
     def select(self, indices: Tensor) -> Lazy:
-        return Lazy(self.source, self.indices[indices], self.shape, self.fingerprint)
+        return Lazy(self.source, self.indices[indices], self.shape, self.fingerprint, self.normalisation)
+
+    def normalised(self, normalisation: Normalisation) -> Lazy:
+        if self.normalisation is None or len(self.normalisation.mean) != len(normalisation.mean):
+            return self
+        return Lazy(self.source, self.indices, self.shape, self.fingerprint, normalisation)
 
     def batches(self, order: Batches, workers: int = 0) -> Iterator[Tensor]:
         if self._loader is None or workers != self._workers:
@@ -132,7 +145,12 @@ class Lazy(Inputs):
                 generator=torch.Generator(),  # otherwise it draws from that of everybody
             )
         self._order.batches = [self.indices[batch].tolist() for batch in order]
-        return map(_checked, self._loader)
+        return map(self._checked, self._loader)
+
+    def _checked(self, batch: Tensor | FedsecaError) -> Tensor:
+        if isinstance(batch, FedsecaError):
+            raise batch
+        return batch if self.normalisation is None else self.normalisation.apply(batch)
 
     def content(self) -> Iterable[bytes | memoryview]:
         return (self.fingerprint, *_content(self.indices))
@@ -169,12 +187,6 @@ def _batch(items: list[Tensor | FedsecaError]) -> Tensor | FedsecaError:
     if problem is not None:
         return problem
     batch: Tensor = default_collate(items)
-    return batch
-
-
-def _checked(batch: Tensor | FedsecaError) -> Tensor:
-    if isinstance(batch, FedsecaError):
-        raise batch
     return batch
 
 

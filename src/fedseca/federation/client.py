@@ -53,6 +53,11 @@ class Federation:
             frozen, self.network = scenario.model.split(network)
         except (RuntimeError, MemoryError) as problem:
             raise InputError(f"{scenario.model.describe()} cannot be made here: {_first_line(problem)}") from None
+        if frozen is not None and self.augment is not None:
+            raise InputError(
+                f"{dataset.name} augments its images, and what frozen layers give for each is computed once: take "
+                "model.trained=all, or data without augmentation"
+            )
         self._prepare(frozen)
         self._check_batches()
 
@@ -61,17 +66,19 @@ class Federation:
         normalisation = self.scenario.model.normalisation()
         for name in ("train_set", "test_set"):
             samples: Samples = getattr(self, name)
-            inputs = samples.inputs if normalisation is None else samples.inputs.normalised(*normalisation)
+            inputs = samples.inputs if normalisation is None else samples.inputs.normalised(normalisation)
             if frozen is not None:
                 inputs = features(frozen, inputs, self.device, self.workers)
             setattr(self, name, replace(samples, inputs=inputs))
         self.frozen_parameters = 0 if frozen is None else sum(each.numel() for each in frozen.parameters())
 
     def _some(self, samples: Samples, count: int | None, what: str) -> Samples:
+        """So many of them, drawn; `what` is part of the seed, so it stays as it was called first."""
         if count is None:
             return samples
         if count > len(samples):
-            raise InputError(f"{self.scenario.dataset.name} has {len(samples)} {what}; {count} requested")
+            split = what.replace("images", "samples")
+            raise InputError(f"{self.scenario.dataset.name} has {len(samples)} {split}; {count} requested")
         order = torch.randperm(len(samples), generator=self.scenario.generator(what))
         return samples.select(order[:count].sort().values)
 

@@ -58,8 +58,8 @@ def _key(frozen: nn.Module, inputs: Inputs) -> str:
         digest.update(_bytes(value))
     for part in inputs.content():
         digest.update(part)
-    if isinstance(inputs, InMemory) and inputs.mean is not None and inputs.std is not None:
-        digest.update(_bytes(torch.cat([inputs.mean, inputs.std])))
+    if inputs.normalisation is not None:
+        digest.update(_bytes(torch.cat(inputs.normalisation)))
     return digest.hexdigest()
 
 

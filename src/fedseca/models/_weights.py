@@ -111,7 +111,7 @@ def _from_hub(architecture: str, repository: str | None) -> Path:
     if repository is None:
         raise InputError(f"timm has no weights for {architecture}; train it from scratch, or --weights PATH")
     import huggingface_hub as hub  # timm needs it, too
-    from huggingface_hub.utils import get_session
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # at the top only in its newer versions
 
     name = "model.safetensors"
     try:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedseca.data.samples import Normalisation
 from fedseca.declare import Declared
 from fedseca.errors import InputError
 from fedseca.parts import Registry
@@ -39,9 +40,8 @@ class Model(Declared, ABC):
         """What of a network stays as it is, if anything, and what is trained on what that gives for each sample."""
         return None, network
 
-    def normalisation(self) -> tuple[Tensor, Tensor] | None:
-        """Mean and deviation of the bytes of each channel that its weights were learnt with; None: those of the data
-        it is given."""
+    def normalisation(self) -> Normalisation | None:
+        """Of the bytes of images, as its weights were learnt with it; None: that of the data it is given."""
         return None
 
     def fingerprint(self) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedseca.data.samples import Normalisation
 from fedseca.declare import param
 from fedseca.errors import InputError, printable
 from fedseca.models._library import timm_library
@@ -156,11 +157,11 @@ class Timm(Model):
         resize = [network.resize] if hasattr(network, "resize") else []
         return nn.Sequential(*resize, *layers[:place]), nn.Sequential(OrderedDict(named))
 
-    def normalisation(self) -> tuple[Tensor, Tensor] | None:
+    def normalisation(self) -> Normalisation | None:
         if self.weights is None:
             return None
         published = self._published()
-        return torch.tensor(published.mean) * 255, torch.tensor(published.std) * 255
+        return Normalisation(torch.tensor(published.mean) * 255, torch.tensor(published.std) * 255)
 
     def fingerprint(self) -> str | None:
         file = self._file()
