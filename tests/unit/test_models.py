@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from fedseca.models import MODELS
 
@@ -15,6 +16,28 @@ def test_the_cnn_fits_every_image(shape, batch_norm):
     assert network(torch.randn(3, *shape)).shape == (3, 10)
     names = [name for name, _ in network.named_buffers()]
     assert any("running_mean" in name for name in names) == batch_norm
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 9, 11)], ids=str)
+def test_the_cnn_is_convolutions_relu_and_torch_s_pooling(shape):
+    """The same bits, forward and backward, as the blocks that it is described by."""
+    network = MODELS.make("cnn").build(shape, 10, seed=0)
+    assert isinstance(network, nn.Sequential)
+    images = torch.randn(4, *shape, generator=torch.Generator().manual_seed(1))
+    convolutions = [layer for layer in network if isinstance(layer, nn.Conv2d)]
+    plain = nn.Sequential(
+        *(layer for each in convolutions for layer in (each, nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True))),
+        *network[3 * len(convolutions) :],
+    )
+    with torch.no_grad():
+        assert torch.equal(network(images), plain(images))
+    gradients = []
+    for each in (network, plain):
+        each.zero_grad()
+        answer = each(images)
+        answer.square().sum().backward()
+        gradients.append([answer, *(parameter.grad for parameter in each.parameters())])
+    assert all(map(torch.equal, *gradients))
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
