@@ -27,7 +27,7 @@ def test_the_cnn_is_convolutions_relu_and_torch_s_pooling(shape):
     convolutions = [layer for layer in network if isinstance(layer, nn.Conv2d)]
     plain = nn.Sequential(
         *(layer for each in convolutions for layer in (each, nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True))),
-        *network[3 * len(convolutions) :],
+        *list(network)[3 * len(convolutions) :],
     )
     with torch.no_grad():
         assert torch.equal(network(images), plain(images))
@@ -37,7 +37,7 @@ def test_the_cnn_is_convolutions_relu_and_torch_s_pooling(shape):
         answer = each(images)
         answer.square().sum().backward()
         gradients.append([answer, *(parameter.grad for parameter in each.parameters())])
-    assert all(map(torch.equal, *gradients))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
