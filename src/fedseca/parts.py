@@ -140,9 +140,12 @@ def flat(described: Declared) -> dict[str, Any]:
 class Grammar:
     """The paths of something that is made of parts, of a scenario: its own fields, and those of the parts chosen."""
 
-    def __init__(self, owner: type[Declared], aliases: Mapping[str, str]) -> None:
-        """`aliases` are other words for a field: `rule` for `aggregator`."""
-        self.owner, self.aliases = owner, aliases
+    def __init__(
+        self, owner: type[Declared], aliases: Mapping[str, str], takes_back: Mapping[str, str] | None = None
+    ) -> None:
+        """`aliases` are other words for a field: `rule` for `aggregator`. What is put under a field that `takes_back`
+        names unsays what stood under the other: how many clients, which clients."""
+        self.owner, self.aliases, self.takes_back = owner, aliases, takes_back or {}
 
     @property
     def parts(self) -> dict[str, Registry[Any]]:
@@ -238,6 +241,7 @@ class Grammar:
         part, _, inner = path.partition(".")
         field, registry = self.owner.declared(part), self.parts.get(part)
         if not inner:
+            values.pop(self.takes_back.get(part, ""), None)
             if registry is None:
                 values[part] = field.parse(value) if isinstance(value, str) else value
             elif part not in values or self.table(part, values[part])["name"] != value:  # else its table stays

@@ -6,10 +6,11 @@ import socket
 import threading
 
 import pytest
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 
 from fedseca.models import MODELS
 from tests.e2e.command import run
+from tests.unit.image_files import make_eurosat, make_fedisic
 
 TINY = ("run", "--model", "timm", "--set", "model.architecture=test_resnet", "--train-images", 60, "--rounds", 1)
 FROM_HUB = (*TINY, "--set", "model.weights=imagenet")
@@ -96,3 +97,29 @@ def test_what_is_frozen_is_said(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "trained: classifier (" in done.stdout and "before them are frozen" in done.stdout
     assert done.stderr.count("computing once what the frozen layers give for") == 2
+
+
+PAPER = {
+    "paper-eurosat": (make_eurosat, "test_vit", "7 clients, 2 of them Byzantine (3, 4)"),
+    "paper-fedisic": (make_fedisic, "test_convnext", "6 clients, 2 of them Byzantine (3, 4)"),
+}
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_the_paper_s_federations_of_real_sites(tmp_path, preset):
+    """On a few images in the real layout, with a small network of the same family and weights of a file."""
+    make, architecture, told = PAPER[preset]
+    make(tmp_path / "data")
+    network = MODELS.make("timm", architecture=architecture).build((3, 32, 32), 1000, seed=3)
+    save_file(network.state_dict(), tmp_path / "mine.safetensors")
+    start = ["run", "--preset", preset, "--data-dir", "data", "--set", f"model.architecture={architecture}"]
+    here = ["--weights", "mine.safetensors", "--rounds", 1, "--workers", 2, "-o", "run"]
+    done = run(*start, *here, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["scenario"]["byzantine_clients"] == "3,4" and ", weights " in config["data"]
+    audit = [json.loads(line) for line in (tmp_path / "run" / "clients.jsonl").read_text().splitlines()]
+    assert [line["client"] for line in audit if line.get("byzantine")] == ["3", "4"]
+    other = run(*start, *here[:-1], "other", "--data-dir", ".", folder=tmp_path)
+    assert other.returncode == 2 and other.stderr.count("\n") == 1 and f"{preset[6:]}" in other.stderr

@@ -16,9 +16,10 @@ from matplotlib.text import Text
 from PIL import Image
 
 from fedseca.aggregators.fedseca import RHO
-from fedseca.errors import UnknownName
+from fedseca.errors import InputError, UnknownName
 from fedseca.experiments.catalogue import EXPERIMENTS
 from fedseca.experiments.experiment import Experiment, Request, TableOfRuns
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import Curve, Histogram, curves, distributions, heat_map, png, trajectories, trust
 from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, counted
 from fedseca.experiments.similarity import Similarity
@@ -33,7 +34,7 @@ TABLES = {name: each for name, each in EXPERIMENTS.items() if isinstance(each, T
 
 
 def outcome(experiment: Experiment, store: Store, request: Request | None = None) -> Outcome:
-    return experiment.outcome(request or Request(), store, None, lambda what, done, total: None)
+    return experiment.outcome(request or Request(), store, Machine(), lambda what, done, total: None)
 
 
 def test_the_tables_have_the_paper_s_size():
@@ -89,6 +90,41 @@ def test_the_paper_s_own_setting():
 
 
 IPM = ("fedseca", "ipm")
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("paper-eurosat", ("eurosat", 224, 7, 50, 1e-5, "deit_small_patch16_224.fb_in1k")),
+        ("paper-fedisic", ("fedisic", 200, 6, 100, 1e-4, "convnext_nano.d1h_in1k")),
+    ],
+)
+def test_the_paper_s_two_of_real_sites(preset, expected):
+    experiment = TABLES["main"].at(preset)
+    (run,) = {run for run in experiment.runs(Request(preset)) if (run.aggregator.name, run.attack.name) == IPM}
+    found = (run.dataset.name, run.dataset.image_size, run.clients, run.rounds, run.learning_rate)
+    assert (*found, run.model.architecture) == expected
+    assert (run.batch_size, run.weight_decay, run.local_epochs, run.partition.name) == (32, 1e-6, 1, "site")
+    assert [k for k in range(run.clients) if run.is_byzantine(k)] == [3, 4]
+    assert run.model.weights == "imagenet" and run.model.trained == "all" and not run.dataset.augment
+    # Beside it stands the column of its own data, not CIFAR-10's.
+    rows = [row for row in read_table("main_f1") if row["dataset"] == run.dataset.name]
+    beside = {(row["aggregator"], row["attack"]): float(row["f1"]) for row in rows}
+    assert len(beside) == 96 and experiment.paper == beside
+    assert experiment.paper != TABLES["main"].paper == TABLES["main"].at("cifar10-small").paper
+    shown = TABLES["main"].table(About.of([run], (0,)), [Score("fedseca", "ipm", (0.5,))])
+    assert shown.paper_setting == {"eurosat": "EuroSAT, DeiT-S", "fedisic": "FedISIC, ConvNeXt-nano"}[run.dataset.name]
+
+
+def test_a_number_of_byzantine_clients_takes_back_which_they_are():
+    counts = {run.byzantine for run in TABLES["byzantine-count"].runs(Request("paper-eurosat"))}
+    assert counts == {2, 4, 7, 9, 10}
+    assert {run.byzantine for run in TABLES["client-count"].runs(Request("paper-fedisic"))} == {0}
+
+
+def test_what_a_table_varies_cannot_be_changed():
+    with pytest.raises(InputError, match=r"^main varies attack itself; run another by fedseca run or grid$"):
+        TABLES["main"].runs(Request(changes={"attack": "ipm"}))
 
 
 def test_the_ablations_remove_what_they_say():
@@ -271,7 +307,7 @@ def test_times_of_the_rules(tmp_path):
     timing = Timing(name="timing", title=EXPERIMENTS["timing"].title, rules=("fedavg", "krum"), clients=(4, 8))
     assert timing.runs(Request()) == []
     steps: list[tuple[str, int, int]] = []
-    found = timing.outcome(Request(), Store(tmp_path), None, lambda *step: steps.append(step))
+    found = timing.outcome(Request(), Store(tmp_path), Machine(), lambda *step: steps.append(step))
     assert found.table.rows == ["fedavg", "krum"] and found.table.columns == ["4", "8"] and not found.table.coloured
     assert all(score.mean is not None and 0 < score.mean < 60 for score in found.table.scores)
     assert not found.table.has_paper, "the paper's times are for another model"

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from fedseca import plugins
 from fedseca.errors import InputError, ParameterError, UnknownName
 from fedseca.experiments.axes import Axis, place, scenarios
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.runner import Progress, run_grid
 from fedseca.experiments.store import Store, record_failure
 from fedseca.experiments.workers import Processes, Task
@@ -210,21 +211,22 @@ def test_other_data_of_the_same_name_is_refused(tmp_path):
         (tmp_path / name).mkdir()
         save_file({**arrays, "test_labels": labels.clone()}, tmp_path / name / "arrays.safetensors")
     cells = [Scenario(dataset="arrays", rounds=1)]
-    assert not run_grid(cells, store, Processes(1), data_dir=tmp_path / "a").failed
+    assert not run_grid(cells, store, Processes(1), Machine(tmp_path / "a")).failed
     with pytest.raises(InputError, match="holds runs on other data named arrays; choose a new folder"):
-        run_grid(cells, store, Processes(1), data_dir=tmp_path / "b")
+        run_grid(cells, store, Processes(1), Machine(tmp_path / "b"))
 
 
 def test_what_all_cells_would_stumble_over_is_said_once_and_nothing_is_written(tmp_path):
     cells = scenarios(SMALL, [Axis("seed", (0, 1))])
     (tmp_path / "thesis.tex").write_text("all of it")
-    for store, options, message in (
-        (Store(tmp_path / "new"), {"threads": 0}, "threads must be an integer from 1 to 1024; found 0"),
-        (Store(tmp_path / "new"), {"data_dir": tmp_path / "nowhere"}, "no such folder"),
-        (Store(tmp_path), {}, r"holds other files \(thesis.tex\) and no grid"),
+    for store, machine, message in (
+        (Store(tmp_path / "new"), Machine(threads=0), "threads must be an integer from 1 to 1024; found 0"),
+        (Store(tmp_path / "new"), Machine(tmp_path / "nowhere"), "no such folder"),
+        (Store(tmp_path / "new"), Machine(device="cuda:99"), "device 'cuda:99' cannot be used here: "),
+        (Store(tmp_path), Machine(), r"holds other files \(thesis.tex\) and no grid"),
     ):
         with pytest.raises(InputError, match=message):
-            run_grid(cells, store, Processes(1), **options)
+            run_grid(cells, store, Processes(1), machine)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -10,6 +10,7 @@ from sklearn.datasets import load_sample_image
 from fedseca.data._images import Resized
 from fedseca.data.samples import InMemory, Lazy, Normalisation
 from fedseca.errors import InputError, MissingDependency
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.runner import check
 from fedseca.experiments.store import Store
 from fedseca.federation import Federation, Scenario, simulate
@@ -271,10 +272,10 @@ def test_a_grid_does_not_go_on_with_other_weights(tmp_path, weights):
     cell, store = tiny(weights), Store(tmp_path / "grid")
     store.plan([cell])
     simulate(cell, folder=store.folder(cell))
-    check([cell], store, None, 1)
+    check([cell], store, Machine())
     saved(weights, network(seed=6).state_dict())
     with pytest.raises(InputError, match="holds runs with other weights; choose a new folder"):
-        check([cell], store, None, 1)
+        check([cell], store, Machine())
 
 
 def test_bytes_are_normalised_as_the_weights_were_learnt(weights):

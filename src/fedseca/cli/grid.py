@@ -21,12 +21,13 @@ from rich.text import Text
 
 from fedseca.cli.data import DataDir
 from fedseca.cli.live import SILENCE
-from fedseca.cli.options import with_scenario_options
+from fedseca.cli.options import Device, with_scenario_options
 from fedseca.cli.run import read_config
 from fedseca.cli.settings import split_setting
 from fedseca.cli.tables import score, wide_console
 from fedseca.errors import InputError, printable
 from fedseca.experiments.axes import Axis, place, scenarios
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.runner import Progress, check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes, RayCluster, Workers
@@ -50,7 +51,10 @@ def grid(
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs", "-j", metavar="N", help="Cells at once, at most; as many as there are cores for if not given."
+            "--jobs",
+            "-j",
+            metavar="N",
+            help="Cells at once, at most; if not given: as many as cores, one on a GPU.",
         ),
     ] = None,
     ray: Annotated[
@@ -59,6 +63,7 @@ def grid(
             metavar="ADDRESS", help="Run on a Ray cluster that sees the same folder; local: on a Ray of its own."
         ),
     ] = None,
+    device: Device = "cpu",
     threads: Annotated[int, typer.Option(metavar="N", help="Torch's threads in each cell.")] = 1,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
@@ -75,10 +80,13 @@ def grid(
     axes = make_axes(base, options, vary or [])
     cells = scenarios(base, axes)
     store = Store(output)
-    check(cells, store, data_dir, threads)
-    workers: Workers = RayCluster(ray, threads, jobs) if ray is not None else Processes(jobs, threads)
+    if ray is not None and device != "cpu":
+        raise InputError(f"--device {device} is one of this machine; with --ray the clients train on CPUs")
+    machine = Machine(data_dir, device, threads)
+    check(cells, store, machine)
+    workers: Workers = RayCluster(ray, threads, jobs) if ray is not None else Processes(machine.jobs_or(jobs))
     with interruptible(output), live_grid(len(cells), store) as show_progress:
-        progress = run_grid(cells, store, workers, data_dir=data_dir, threads=threads, on_change=show_progress)
+        progress = run_grid(cells, store, workers, machine, on_change=show_progress)
     if as_json:
         typer.echo(json.dumps(_report(progress, store, output), indent=2, ensure_ascii=False))
     else:

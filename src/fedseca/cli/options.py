@@ -13,6 +13,8 @@ from fedseca.declare import Hyperparameter
 from fedseca.federation import Scenario
 from fedseca.federation.scenario import GRAMMAR
 
+Device = Annotated[str, typer.Option(help="Where the clients train: cpu, cuda, cuda:1 …")]
+
 
 def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for everything that a scenario declares, each None unless it is given."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -19,11 +20,14 @@ from rich.text import Text
 
 from fedseca.cli.data import DataDir
 from fedseca.cli.grid import interruptible, live_grid
+from fedseca.cli.options import Device
+from fedseca.cli.settings import put_settings, split_setting
 from fedseca.cli.tables import wide_console
 from fedseca.declare import unknown
 from fedseca.errors import InputError, UnknownName, printable
 from fedseca.experiments.catalogue import EXPERIMENTS
 from fedseca.experiments.experiment import OnStep, Request
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import packed, require_matplotlib
 from fedseca.experiments.record import ExperimentRecord
 from fedseca.experiments.results import ResultTable, Score
@@ -31,7 +35,7 @@ from fedseca.experiments.runner import check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes
 from fedseca.federation import Scenario
-from fedseca.federation.presets import PRESETS
+from fedseca.federation.presets import PRESETS, preset_named
 from fedseca.files import write_atomically
 from fedseca.paper import verdict
 from fedseca.report import collect, make_page, require_plotly
@@ -58,16 +62,26 @@ def reproduce(
             help="Some rows, with commas between; or any other rule or chain.",
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Something else than the preset has, in all runs: precision=bf16, model.weights=PATH.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The folder; one of its own in runs/ if not given."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", metavar="N", help="Runs at once; the number of cores if not given.")
+        int | None,
+        typer.Option("--jobs", "-j", metavar="N", help="Runs at once; if not given: as many as cores, one on a GPU."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Torch's threads: 1 in each run, all in timing if not given.")
     ] = None,
+    device: Device = "cpu",
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
@@ -81,26 +95,27 @@ def reproduce(
     experiment = EXPERIMENTS[name].at(preset)
     if only is not None:
         experiment = experiment.only(only.split(","))
-    request = Request(preset, _seeds(seeds), {} if rounds is None else {"rounds": rounds})
+    changed = [*(settings or []), *([] if rounds is None else [f"rounds={rounds}"])]
+    request = Request(preset, _seeds(seeds), _changes(preset, changed))
     runs = experiment.runs(request)
-    if not runs and (rounds is not None or request.seeds != (0,)):
-        raise InputError(f"{name} has no runs: --rounds and --seeds mean nothing to it")
-    # What is tried out with fewer rounds lies beside the real result, not over it.
-    folder = output or Path("runs") / f"{name}-{preset}{'' if rounds is None else f'-{rounds}-rounds'}"
+    if not runs and (changed or request.seeds != (0,)):
+        raise InputError(f"{name} has no runs: --rounds, --set and --seeds mean nothing to it")
+    # What is tried out with fewer rounds, or otherwise, lies beside the real result, not over it.
+    folder = output or Path("runs") / "-".join([name, preset, *map(_short, changed)])
     store = Store(folder)
-    in_each_run = 1 if threads is None else threads
-    check(runs, store, data_dir, in_each_run)
+    machine = Machine(data_dir, device, 1 if threads is None else threads)
+    check(runs, store, machine)
     require_matplotlib()
     require_plotly()
     experiment.require()
     if runs or threads is not None:
-        torch.set_num_threads(in_each_run)
+        torch.set_num_threads(machine.threads)
     with interruptible(folder):
-        failed = _run(runs, store, data_dir, jobs, in_each_run) if runs else []
+        failed = _run(runs, store, jobs, machine) if runs else []
         with _steps() as on_step:
-            outcome = experiment.outcome(request, store, data_dir, on_step)
+            outcome = experiment.outcome(request, store, machine, on_step)
     store.plan(runs)
-    record = ExperimentRecord.of(name, _command(name, request, only), outcome)
+    record = ExperimentRecord.of(name, _command(name, request, changed, only), outcome)
     files = [*outcome.files, record.file, f"{name}.html"]
     for file, content in {**outcome.files, record.file: record.content()}.items():
         write_atomically(folder / file, content)
@@ -126,11 +141,11 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _run(runs: list[Scenario], store: Store, data_dir: Path | None, jobs: int | None, threads: int) -> list[Scenario]:
+def _run(runs: list[Scenario], store: Store, jobs: int | None, machine: Machine) -> list[Scenario]:
     """Run what is not done yet; those that failed."""
     with live_grid(len(runs), store) as show:
-        workers = Processes(jobs, threads)
-        return run_grid(runs, store, workers, data_dir=data_dir, threads=threads, on_change=show).failed
+        workers = Processes(machine.jobs_or(jobs))
+        return run_grid(runs, store, workers, machine, on_change=show).failed
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -150,10 +165,27 @@ def _steps() -> Iterator[OnStep]:
         yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
 
 
-def _command(name: str, request: Request, only: str | None) -> str:
+def _changes(preset: str, settings: Sequence[str]) -> dict[str, Any]:
+    """The fields that settings change of a preset."""
+    values = dict(preset_named(preset))
+    before = dict(values)
+    put_settings(values, settings)
+    return {name: value for name, value in values.items() if name not in before or before[name] != value}
+
+
+def _short(setting: str) -> str:
+    """A setting as part of a folder's name: `precision=bf16`; `5-rounds`; of a path its last part."""
+    name, text = split_setting(setting)
+    return f"{text}-rounds" if name == "rounds" else f"{name}={Path(text).name}"
+
+
+def _command(name: str, request: Request, settings: Sequence[str], only: str | None) -> str:
     """What gives the same numbers anywhere."""
     seeds = f" --seeds {','.join(map(str, request.seeds))}" if request.seeds != (0,) else ""
-    changes = "".join(f" --{field} {value}" for field, value in request.changes.items())
+    changes = "".join(
+        f" --rounds {setting.removeprefix('rounds=')}" if setting.startswith("rounds=") else f" --set {quote(setting)}"
+        for setting in settings
+    )
     rows = "" if only is None else f" --only {only}"
     return f"fedseca reproduce {name} --preset {request.preset}{seeds}{changes}{rows}"
 

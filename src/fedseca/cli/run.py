@@ -17,9 +17,9 @@ from rich.console import Console
 
 from fedseca.cli.data import DataDir
 from fedseca.cli.live import LiveRun, live
-from fedseca.cli.options import with_scenario_options
+from fedseca.cli.options import Device, with_scenario_options
 from fedseca.cli.outcome import introduce, show
-from fedseca.cli.settings import split_setting
+from fedseca.cli.settings import put_settings
 from fedseca.cli.tables import wide_console
 from fedseca.declare import unknown
 from fedseca.errors import InputError, ParameterError, printable
@@ -62,7 +62,7 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again where a run lies already.")] = False,
     checkpoint_every: Annotated[int, typer.Option(metavar="N", help="Rounds between two checkpoints.")] = 5,
     data_dir: DataDir = None,
-    device: Annotated[str, typer.Option(help="Where the clients train: cpu, cuda, cuda:1 …")] = "cpu",
+    device: Device = "cpu",
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Torch's threads; one for small models if not given.")
     ] = None,
@@ -184,9 +184,7 @@ def make_scenario(
     for name, text in options.items():
         if text is not None:
             GRAMMAR.put(values, name, text)
-    for setting in settings:
-        path, text = split_setting(setting, "PART.NAME=VALUE")
-        GRAMMAR.put(values, GRAMMAR.locate(path, {part: [value] for part, value in values.items()}), text)
+    put_settings(values, settings)
     try:
         return Scenario.of(values)
     except ParameterError as problem:

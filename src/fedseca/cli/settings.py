@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from fedseca.errors import ParameterError
+from fedseca.federation.scenario import GRAMMAR
 
 
 def split_setting(setting: str, form: str = "NAME=VALUE", option: str = "--set") -> tuple[str, str]:
@@ -11,3 +15,10 @@ def split_setting(setting: str, form: str = "NAME=VALUE", option: str = "--set")
     if not equals:
         raise ParameterError(f"{option} takes {form}; found {setting!r}")
     return name, text
+
+
+def put_settings(values: dict[str, Any], settings: Iterable[str]) -> None:
+    """Put `PART.NAME=VALUE` over the values of a scenario, one after the other."""
+    for setting in settings:
+        path, text = split_setting(setting, "PART.NAME=VALUE")
+        GRAMMAR.put(values, GRAMMAR.locate(path, {part: [value] for part, value in values.items()}), text)

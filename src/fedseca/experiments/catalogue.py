@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedseca.experiments.experiment import ATTACKS, Experiment, TableOfRuns
+from fedseca.experiments.experiment import ATTACKS, Experiment, Published, TableOfRuns
 from fedseca.experiments.results import between, counted
 from fedseca.experiments.similarity import SimilarityOfUpdates
 from fedseca.experiments.timing import Timing
@@ -46,6 +46,12 @@ _ABLATIONS: dict[str, Changes] = {
     "no_server_momentum": _fedseca(momentum=0.0),
 }
 
+
+def _main_f1(dataset: str) -> dict[tuple[str, str], float]:
+    rows = (row for row in read_table("main_f1") if row["dataset"] == dataset)
+    return {(row["aggregator"], row["attack"]): float(row["f1"]) for row in rows}
+
+
 _MAIN = TableOfRuns(
     name="main",
     title=lambda rows, columns: f"{counted(len(rows), 'rule')} under {counted(len(columns), 'attack')}",
@@ -55,10 +61,10 @@ _MAIN = TableOfRuns(
     rows={rule: {"aggregator": rule} for rule in _RULES},
     any_rule=True,
     columns=ATTACKS,
-    paper={
-        (row["aggregator"], row["attack"]): float(row["f1"])
-        for row in read_table("main_f1")
-        if row["dataset"] == "cifar10"
+    paper=_main_f1("cifar10"),
+    other_papers={
+        "eurosat": Published("EuroSAT, DeiT-S", _main_f1("eurosat")),
+        "fedisic": Published("FedISIC, ConvNeXt-nano", _main_f1("fedisic")),
     },
 )
 

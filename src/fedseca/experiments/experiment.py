@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedseca.aggregators import AGGREGATORS
 from fedseca.declare import unknown
-from fedseca.errors import UnknownName
+from fedseca.errors import InputError, UnknownName
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import heat_map, png, trajectories
 from fedseca.experiments.results import (
     About,
@@ -26,6 +26,7 @@ from fedseca.experiments.store import Store
 from fedseca.federation import History, Scenario
 from fedseca.federation.history import in_words
 from fedseca.federation.presets import Changes, preset_named
+from fedseca.federation.scenario import GRAMMAR
 
 Title = Callable[[Sequence[str], Sequence[str]], str]
 """What is shown, told from the rows and the columns that are."""
@@ -35,7 +36,7 @@ OnStep = Callable[[str, int, int], None]
 """Told what is done next, how many steps are done, and of how many."""
 
 PAPER = "paper-cifar10"
-"""The setting that the paper's own numbers are of."""
+"""The setting that most of the paper's own numbers are of."""
 
 ATTACKS: dict[str, Changes] = {
     name: {"attack": name} for name in ("alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax", "none")
@@ -87,7 +88,7 @@ class Experiment(ABC):
         """What has to be run before there is an outcome, each once."""
 
     @abstractmethod
-    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+    def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
         """What the runs that are done gave."""
 
     @abstractmethod
@@ -121,6 +122,13 @@ class Cell:
     scenarios: tuple[Scenario, ...]
 
 
+class Published(NamedTuple):
+    """Numbers of the paper by row and column, and what they are of."""
+
+    setting: str
+    numbers: Mapping[tuple[str, str], float]
+
+
 Done = Mapping[tuple[str, str], list[History]]
 """By row and column: the runs that are done, one for each seed."""
 
@@ -143,11 +151,18 @@ class TableOfRuns(Experiment):
     last: int = 5
     """The last rounds, over which the metric is averaged."""
     paper: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The paper's own numbers."""
+    paper_setting: str = "CIFAR-10, ResNet18"
+    other_papers: Mapping[str, Published] = field(default_factory=dict)
+    """Those of its other data sets, by name."""
     in_the_paper: TableOfRuns | None = None
     """What it is with the paper's own preset, if it was made smaller for the others."""
 
     def at(self, preset: str) -> TableOfRuns:
-        return self.in_the_paper if preset == PAPER and self.in_the_paper is not None else self
+        if preset == PAPER and self.in_the_paper is not None:
+            return self.in_the_paper
+        other = self.other_papers.get(str(preset_named(preset).get("dataset")))
+        return self if other is None else replace(self, paper=other.numbers)
 
     def only(self, rows: Sequence[str]) -> TableOfRuns:
         known = [known_row(row.strip(), self.rows, any_rule=self.any_rule) for row in rows]
@@ -156,18 +171,25 @@ class TableOfRuns(Experiment):
     def cells(self, request: Request) -> list[Cell]:
         """Its places with their runs."""
         preset = preset_named(request.preset)
+        self._check(request.changes)
         return [
             Cell(
                 row,
                 column,
                 tuple(
-                    Scenario.of({**preset, **self.base, **down, **across, **request.changes, "seed": seed})
+                    _scenario(preset, {**self.base, **down, **across, **request.changes, "seed": seed})
                     for seed in request.seeds
                 ),
             )
             for row, down in self.rows.items()
             for column, across in self.columns.items()
         ]
+
+    def _check(self, changes: Changes) -> None:
+        """That they change nothing that the table is about."""
+        varied = {field for each in (*self.rows.values(), *self.columns.values()) for field in each}
+        if wrong := [field for field in changes if field in varied]:
+            raise InputError(f"{self.name} varies {wrong[0]} itself; run another by fedseca run or grid")
 
     def runs(self, request: Request) -> list[Scenario]:
         """The whole table with the first seed, then with the next."""
@@ -181,7 +203,7 @@ class TableOfRuns(Experiment):
             for cell in self.cells(request)
         }
 
-    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+    def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
         """The table and the course of every run as CSV, and both as pictures."""
         done = self.done(request, store)
         scores = [
@@ -215,6 +237,7 @@ class TableOfRuns(Experiment):
         """Scores under a title that says what they are."""
         rounds = about.setting["rounds"]
         measured = f"{in_words(self.metric)}, mean of the last {min(self.last, rounds)} of {rounds} rounds"
+        other = self.other_papers.get(about.setting.get("dataset", {}).get("name"))
         rows, columns = ({score.row: None for score in scores}, {score.column: None for score in scores})
         return ResultTable(
             title=self.title(list(rows), list(columns)),
@@ -224,6 +247,7 @@ class TableOfRuns(Experiment):
             column_name=self.column_name,
             metric=self.metric,
             scores=scores,
+            paper_setting=self.paper_setting if other is None else other.setting,
         )
 
     def figures(self, kept: Files) -> dict[str, Any]:
@@ -244,3 +268,10 @@ class TableOfRuns(Experiment):
             of_rounds = replace(table, setting=[*about.federation, measured, f"seed {seed}", *self.compare])
             made[f"{self.name}-rounds.png"] = trajectories(of_rounds, courses)
         return made
+
+
+def _scenario(preset: Changes, changes: Changes) -> Scenario:
+    values = dict(preset)
+    for name, value in changes.items():
+        GRAMMAR.put(values, name, value)
+    return Scenario.of(values)

@@ -74,7 +74,7 @@ class ResultTable:
     """How a row is called where its name stands alone: `{} clients`."""
     coloured: bool = True
     """Whether the numbers are scores, which the paper's colours judge."""
-    paper_setting: str = "CIFAR-10, ResNet18"
+    paper_setting: str = ""
 
     @property
     def rows(self) -> list[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fedseca.errors import InputError
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Task, Workers
 from fedseca.federation import Scenario
 from fedseca.federation.client import fingerprint
-from fedseca.federation.loop import check_threads
 from fedseca.plugins import loaded
 
 
@@ -31,18 +30,17 @@ def run_grid(
     cells: Iterable[Scenario],
     store: Store,
     workers: Workers,
+    machine: Machine | None = None,
     *,
-    data_dir: str | Path | None = None,
-    threads: int = 1,
     on_change: Callable[[Progress], None] | None = None,
 ) -> Progress:
     """Run the cells that are not done yet, those that failed before included; says what became of each.
 
     `on_change` is called about twice a second.
     """
-    cells = list(cells)
+    cells, machine = list(cells), machine or Machine()
     try:
-        check(cells, store, data_dir, threads)
+        check(cells, store, machine)
         store.plan(cells)
         progress = Progress(deque())
         for cell in cells:
@@ -52,7 +50,7 @@ def run_grid(
         while progress.waiting or progress.running:
             while progress.waiting and len(progress.running) < workers.jobs:
                 cell = progress.waiting.popleft()
-                workers.start(cell.id, _task(cell, store, data_dir, threads))
+                workers.start(cell.id, _task(cell, store, machine))
                 progress.running[cell.id] = cell
             for name in workers.ended(0.5):
                 cell = progress.running.pop(name)
@@ -64,17 +62,15 @@ def run_grid(
     return progress
 
 
-def check(cells: Sequence[Scenario], store: Store, data_dir: str | Path | None, threads: int) -> None:
+def check(cells: Sequence[Scenario], store: Store, machine: Machine) -> None:
     """Whether the grid can be run: what all its cells would stumble over is said once, before anything is written."""
-    check_threads(threads)
     store.check_usable()
-    if data_dir is not None and not Path(data_dir).is_dir():
-        raise InputError(f"data folder {data_dir}: no such folder")
+    machine.check()
     data: dict[Any, str] = {}
     weights: dict[Any, str | None] = {}
     for cell in cells:
         if cell.dataset not in data:
-            data[cell.dataset] = cell.dataset.load(None if data_dir is None else Path(data_dir)).fingerprint()
+            data[cell.dataset] = cell.dataset.load(machine.data_dir).fingerprint()
         if cell.model not in weights:
             weights[cell.model] = cell.model.fingerprint()
         here, there = fingerprint(data[cell.dataset], weights[cell.model]), store.data_of(cell)
@@ -84,13 +80,14 @@ def check(cells: Sequence[Scenario], store: Store, data_dir: str | Path | None, 
             raise InputError(f"{store.path}: holds runs {what}; choose a new folder")
 
 
-def _task(cell: Scenario, store: Store, data_dir: str | Path | None, threads: int) -> Task:
+def _task(cell: Scenario, store: Store, machine: Machine) -> Task:
     """All paths are absolute: a process of a cluster may stand in another folder."""
     return Task(
         scenario=cell.values(),
         folder=str(store.folder(cell).resolve()),
         error_file=str(store.error_file(cell).resolve()),
-        data_dir=None if data_dir is None else str(Path(data_dir).resolve()),
-        threads=threads,
+        data_dir=None if machine.data_dir is None else str(machine.data_dir.resolve()),
+        device=machine.device,
+        threads=machine.threads,
         plugins=tuple(loaded()),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from fedseca.attacks import make_attack
 from fedseca.errors import MissingDependency
 from fedseca.experiments.experiment import ATTACKS, Files, OnStep, Request, TableOfRuns
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import Histogram, distributions
 from fedseca.experiments.results import (
     About,
@@ -95,14 +95,14 @@ class SimilarityOfUpdates(TableOfRuns):
     def require(self) -> None:
         _scipy()
 
-    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+    def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
         """The measures as CSV, and the distributions of the values with the first seed as a picture."""
         ((_, histories),) = self.done(request, store).items()
         attacks = [attack for attack in ATTACKS if attack != "none"]
         found: dict[str, list[Similarity]] = {attack: [] for attack in attacks}
         for index, history in enumerate(histories):
             model = read_model(store.folder(history.scenario))
-            for step, each in enumerate(similarities(history.scenario, model, attacks, data_dir), 1):
+            for step, each in enumerate(similarities(history.scenario, model, attacks, machine), 1):
                 on_step(f"seed {history.scenario.seed}", index * len(attacks) + step, len(histories) * len(attacks))
                 found[each.attack].append(each)
         measured = {attack: [each.measures() for each in of_attack] for attack, of_attack in found.items()}
@@ -166,12 +166,13 @@ _SHORT = {"cosine": "cosine", "Pearson": "pearson", "Kendall": "kendall", "signs
 
 
 def similarities(
-    scenario: Scenario, model: dict[str, Tensor], attacks: list[str], data_dir: str | Path | None = None
+    scenario: Scenario, model: dict[str, Tensor], attacks: list[str], machine: Machine
 ) -> Iterator[Similarity]:
     """The next round after a training, once for each attack: the same honest updates, other Byzantine ones."""
     honest: dict[str, dict[str, Tensor]] = {}
     for name in attacks:
-        federation = Federation(replace(scenario, attack=make_attack(name)), data_dir=data_dir)
+        changed = replace(scenario, attack=make_attack(name))
+        federation = Federation(changed, data_dir=machine.data_dir, device=machine.device)
         before = federation.fitting(model)
         layout = Layout.of(before, "median")
         start = layout.flatten(before, torch.float32)

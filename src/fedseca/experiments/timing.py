@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedseca.bench import measure, paper_seconds, plan_measurements
 from fedseca.experiments.experiment import PAPER, Experiment, Files, OnStep, Request, known_row
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import Curve, curves
 from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, counted, kept_scores, read_csv
 from fedseca.experiments.store import Store
@@ -35,7 +35,7 @@ class Timing(Experiment):
         preset_named(request.preset)
         return []
 
-    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+    def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
         """Seconds as CSV, and as curves over the number of clients."""
         dim = coordinates(request.preset)
         planned = plan_measurements(list(self.rules), [], dim, list(self.clients))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedseca.aggregators.fedseca import RHO
 from fedseca.experiments.experiment import Files, OnStep, Request, TableOfRuns
+from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import trust
 from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, read_csv
 from fedseca.experiments.store import Store
@@ -17,7 +17,7 @@ from fedseca.federation import History
 class TrustOverRounds(TableOfRuns):
     """ρ of the honest clients and of the Byzantine ones under each attack."""
 
-    def outcome(self, request: Request, store: Store, data_dir: Path | None, on_step: OnStep) -> Outcome:
+    def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
         """ρ of every client in every round as CSV, with the first seed as picture; the table has the means."""
         done = {attack: histories for (_, attack), histories in self.done(request, store).items()}
         scores = [

@@ -30,6 +30,7 @@ class Task:
     folder: str
     error_file: str
     data_dir: str | None = None
+    device: str = "cpu"
     threads: int = 1
     plugins: tuple[str, ...] = ()
 
@@ -57,6 +58,7 @@ def _simulate(task: Task) -> None:
                 resume=not damaged,
                 overwrite=damaged,
                 data_dir=task.data_dir,
+                device=task.device,
                 threads=task.threads,
             )
             return
@@ -105,9 +107,9 @@ class Workers(Protocol):
 class Processes:
     """A process for each task, forked from one in which the libraries are loaded already."""
 
-    def __init__(self, jobs: int | None = None, threads: int = 1) -> None:
-        """`jobs` at once; as many as there are cores for if it is not given."""
-        self.jobs = max(1, (os.cpu_count() or 1) // threads) if jobs is None else _checked(jobs)
+    def __init__(self, jobs: int) -> None:
+        """So many at once."""
+        self.jobs = _checked(jobs)
         self._context: Any = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
         if os.name == "posix":
             self._context.set_forkserver_preload(["fedseca.experiments.preload"])

@@ -30,7 +30,7 @@ class Federation:
     ) -> None:
         """`workers`: processes that read the samples, where those are not in memory."""
         self.scenario, self.workers = scenario, workers
-        self.device = _usable(device)
+        self.device = usable(device)
         check_precision(scenario.precision, self.device)
         if data_dir is not None and not Path(data_dir).is_dir():  # a slip, even where the data set needs no folder
             raise InputError(f"data folder {data_dir}: no such folder")
@@ -176,7 +176,7 @@ def fingerprint(data: str, weights: str | None) -> str:
     return data if weights is None else f"{data}, weights {weights}"
 
 
-def _usable(device: str) -> torch.device:
+def usable(device: str) -> torch.device:
     """The device, if it computes and hands a number back."""
     try:
         ones = torch.ones(1, device=device)

@@ -159,7 +159,11 @@ class Scenario(Declared):
         return torch.Generator().manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
-GRAMMAR = Grammar(Scenario, {"rule": "aggregator", "train_samples": "train_images", "test_samples": "test_images"})
+GRAMMAR = Grammar(
+    Scenario,
+    aliases={"rule": "aggregator", "train_samples": "train_images", "test_samples": "test_images"},
+    takes_back={"byzantine": "byzantine_clients"},
+)
 """How the parts of a scenario and their hyperparameters are named."""
 
 
