@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from tests.e2e.command import run, run_each
-from tests.unit.data_files import make_arrays, make_cifar_png, make_fashion
+from tests.unit.data_files import make_arrays, make_cifar_batches, make_cifar_png, make_fashion
 from tests.unit.image_files import make_eurosat, make_fedisic, write_geotiff
 
 
@@ -88,6 +88,16 @@ def test_show_the_sites_of_own_data(tmp_path):
     assert [sum(row) for row in json.loads(done.stdout)["counts"]] == [7, 7, 6]
     shown = run("data", "show", "arrays", "--partition", "site", "--clients", "2", "--data-dir", tmp_path).stdout
     assert "3 sites share 2 clients; --clients 3 makes each site a client of its own" in shown
+
+
+def test_show_with_options_of_the_data_set(tmp_path):
+    make_cifar_batches(tmp_path)
+    (tmp_path / "split.csv").write_text("image,site\n" + "".join(f"{k},{k % 2}\n" for k in range(12)))
+    words = ["data", "show", "cifar10", "--partition", "site", "--clients", "2", "--data-dir", tmp_path]
+    done = run(*words, "--set", f"dataset.split={tmp_path / 'split.csv'}")
+    assert done.returncode == 0 and "18 of 30 training images are not in" in done.stdout
+    other = run(*words, "--set", "sparsity=0.5")
+    assert (other.returncode, other.stderr) == (2, "error: unknown hyperparameter of site 'sparsity'. Known: none\n")
 
 
 def test_show_the_subregions_of_eurosat_and_what_was_skipped(tmp_path):

@@ -120,6 +120,43 @@ def test_own_arrays_bring_their_sites(tmp_path):
     assert load("arrays", make_arrays(tmp_path / "none", train_sites=None)).train.sites is None
 
 
+def own_inputs(folder, inputs, labels, **changes):
+    images = {"train_images": None, "test_images": None}
+    splits = {f"{split}_inputs": inputs[part] for split, part in (("train", slice(0, 20)), ("test", slice(20, 26)))}
+    splits |= {"train_labels": labels[:20], "test_labels": labels[20:26]}
+    return make_arrays(folder, **{**images, **splits, **changes})
+
+
+def test_own_arrays_may_be_rows_tokens_and_regressions(tmp_path):
+    rows, tokens = torch.randn(26, 5), torch.arange(26 * 4).view(26, 4)
+    classes, values = torch.arange(26) % 3, torch.randn(26)
+    table = load("arrays", own_inputs(tmp_path / "table", rows, classes))
+    assert table.name == "arrays" and table.shape == (5,) and table.num_classes == 3
+    assert table.train.sites is not None and len(table.test) == 6
+    torch.testing.assert_close(table.train.inputs.read().mean(dim=0), torch.zeros(5), atol=1e-6, rtol=0)
+    text = load("arrays", own_inputs(tmp_path / "text", tokens, classes))
+    assert torch.equal(text.train.inputs.read(), tokens[:20])
+    regression = load("arrays", own_inputs(tmp_path / "regression", rows, values, train_sites=None))
+    assert regression.num_classes is None and torch.equal(regression.test.labels, values[20:])
+
+
+BAD_INPUTS: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
+    "both": ({"train_images": torch.zeros(1, dtype=torch.uint8)}, "(or inputs in the place of images)"),
+    "not finite": ({"train_inputs": torch.full((20, 5), torch.nan)}, "train inputs must be finite; the first"),
+    "a label short": ({"test_labels": torch.arange(5)}, "test: 5 labels for 6 samples"),
+    "a class too high": ({"test_labels": torch.full((6,), 99)}, "test labels must be 0 to 19; found 99"),
+    "other shapes": ({"test_inputs": torch.zeros(6, 4)}, "all inputs must have one shape; found 5 in train, 4 in test"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_INPUTS)
+def test_what_own_inputs_may_not_be(tmp_path, fault):
+    changes, message = BAD_INPUTS[fault]
+    with pytest.raises(InputError) as problem:
+        load("arrays", own_inputs(tmp_path, torch.randn(26, 5), torch.arange(26) % 3, **changes))
+    assert_one_line(problem, str(tmp_path / "arrays.safetensors"), message)
+
+
 def test_an_image_that_never_varies_is_no_division_by_zero(tmp_path):
     grey = torch.full((20, 3, 4, 5), 9, dtype=torch.uint8)
     assert torch.equal(

@@ -22,6 +22,7 @@ from fedseca.data import DATASETS, PARTITIONS, DataSource, Partition, who_has_wh
 from fedseca.data.base import Facts
 from fedseca.errors import FedsecaError, InputError, printable
 from fedseca.federation import Scenario
+from fedseca.federation.scenario import GRAMMAR
 
 data_app = typer.Typer(
     cls=Group, add_completion=False, help="Data sets: which are here, how to get them, how they are dealt to clients."
@@ -114,22 +115,23 @@ def show(
         float | None, typer.Option(help="α of the partition dirichlet; short for --set alpha=…", show_default=False)
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter of the partition.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A hyperparameter of the partition or the data set."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the partition.")] = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Show who has what: how many samples of each class every client would get."""
-    given = map(split_setting, settings or [])
-    values = {key: PARTITIONS.declared(partition, key).parse(text) for key, text in given}
-    if alpha is not None:
-        values["alpha"] = alpha
-    dealt = PARTITIONS.make(partition, **values)
-    dataset = DATASETS.make(name).load(data_dir)
-    # As a run with this seed deals them.
-    rng = Scenario(dataset=name, partition=dealt, clients=clients, byzantine=0, seed=seed).generator("partition")
-    parts = dealt.split(dataset.train, clients, rng)
+    values = {"dataset": name, "partition": partition, "clients": clients, "byzantine": 0, "seed": seed}
+    for setting in [*(settings or []), *([] if alpha is None else [f"partition.alpha={alpha}"])]:
+        key, text = split_setting(setting)
+        inside = key.startswith(("dataset.", "partition."))
+        part = "dataset" if key in DATASETS.hyperparameters(name) else "partition"
+        GRAMMAR.put(values, key if inside else f"{part}.{key}", text)
+    scenario = Scenario.of(values)  # as a run with this seed deals them
+    dealt, dataset = scenario.partition, scenario.dataset.load(data_dir)
+    parts = dealt.split(dataset.train, clients, scenario.generator("partition"))
     counts = who_has_what(dataset.train.labels, parts, dataset.num_classes)
     if as_json:
         report = {"dataset": name, "partition": partition, "hyperparameters": dealt.values(), "seed": seed}

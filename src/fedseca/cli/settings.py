@@ -20,5 +20,5 @@ def split_setting(setting: str, form: str = "NAME=VALUE", option: str = "--set")
 def put_settings(values: dict[str, Any], settings: Iterable[str]) -> None:
     """Put `PART.NAME=VALUE` over the values of a scenario, one after the other."""
     for setting in settings:
-        path, text = split_setting(setting, "PART.NAME=VALUE")
-        GRAMMAR.put(values, GRAMMAR.locate(path, {part: [value] for part, value in values.items()}), text)
+        name, text = split_setting(setting, "PART.NAME=VALUE")
+        GRAMMAR.put(values, GRAMMAR.locate(name, {part: [value] for part, value in values.items()}), text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from fedseca.errors import InputError, printable
 
 FILE = "arrays.safetensors"
 NEEDED = ("train_images", "train_labels", "test_images", "test_labels")
+NEEDED_OTHERWISE = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 SITES = "train_sites"
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -23,11 +24,16 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 @register("arrays")
 @dataclass(frozen=True, kw_only=True)
 class Arrays(FolderSource):
-    """Your own images: uint8 (N, C, H, W) with labels, and the site of each where there are sites."""
+    """Your own samples with their labels, and the site of each where there are sites.
+
+    Images are bytes (N, C, H, W). Other inputs are real numbers (rows of a table), or whole ones (tokens); real labels
+    are a regression.
+    """
 
     how_to_get: ClassVar[str] = (
-        f"make {FILE} of train_images and test_images (uint8, N×C×H×W), train_labels and test_labels (0, 1, …) and, "
-        "for the partition site, train_sites (whole numbers); give its folder as --data-dir"
+        f"make {FILE} of train_images and test_images (uint8, N×C×H×W) or train_inputs and test_inputs (any numbers), "
+        "train_labels and test_labels (0, 1, …) and, for the partition site, train_sites (whole numbers); give its "
+        "folder as --data-dir"
     )
 
     def lacks(self, folder: Path) -> list[str] | None:
@@ -37,6 +43,8 @@ class Arrays(FolderSource):
         path = folder / FILE
         with reading(path):
             tensors = _read(path)
+            if "train_inputs" in tensors:
+                return _of_any_kind(self.name, tensors, path)
             train, test = (_images(tensors, split, path) for split in ("train", "test"))
             if train.shape[1:] != test.shape[1:]:
                 raise InputError(
@@ -59,12 +67,21 @@ class Arrays(FolderSource):
         return Dataset.of(self.name, (train, labels), (test, test_labels), num_classes=num_classes, train_sites=sites)
 
 
+def _of_any_kind(name: str, tensors: dict[str, Tensor], path: Path) -> Dataset:
+    train, test = ((tensors[f"{split}_inputs"], tensors[f"{split}_labels"]) for split in ("train", "test"))
+    # Made under the name of the file, which is what a fault is of.
+    return replace(Dataset.of(str(path), train, test, train_sites=tensors.get(SITES)), name=name)
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     with safe_open(path, framework="pt") as file:
         names = set(file.keys())
-        if not names.issuperset(NEEDED) or not names.issubset({*NEEDED, SITES}):
+        if not any(names.issuperset(needed) and names <= {*needed, SITES} for needed in (NEEDED, NEEDED_OTHERWISE)):
             found = printable(", ".join(sorted(names)) or "none", limit=120)
-            raise InputError(f"{path}: must hold {', '.join(NEEDED)} and perhaps {SITES}; found {found}")
+            raise InputError(
+                f"{path}: must hold {', '.join(NEEDED)} (or inputs in the place of images) and perhaps {SITES}; "
+                f"found {found}"
+            )
         return {name: file.get_tensor(name) for name in names}
 
 
