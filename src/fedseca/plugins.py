@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
-import warnings
 from pathlib import Path
 
 from fedseca.errors import InputError, printable
 
+_LOG = logging.getLogger(__name__)
 GROUP = "fedseca.plugins"
 """Under this name a package says in its metadata which module registers something."""
 _looked = False
@@ -62,7 +63,7 @@ def load_installed() -> None:
             point.load()
         except Exception as problem:
             told = printable(f"{type(problem).__name__}: {problem}", limit=200)
-            warnings.warn(f"the plugin {point.name} ({point.value}) cannot be loaded: {told}", stacklevel=2)
+            _LOG.warning("the plugin %s (%s) cannot be loaded: %s", point.name, point.value, told)
 
 
 def loaded() -> list[str]:

@@ -9,6 +9,7 @@ from fedseca.data import DATASETS, Dataset, DataSource
 from fedseca.plugins import load_plugin
 from fedseca.testing import check_dataset, dataset_checks
 from tests.unit.data_files import MAKERS, make_heart
+from tests.unit.image_files import make_eurosat, make_fedisic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "data" / "wine.py"
 load_plugin(EXAMPLE)
@@ -21,6 +22,7 @@ def test_contract(name):
 
 def test_contract_of_what_lies_in_files(tmp_path):
     made = {"heart_disease": make_heart, "arrays": MAKERS["arrays"][1], "cifar10": MAKERS["cifar10, png"][1]}
+    made |= {"eurosat": make_eurosat, "fedisic": make_fedisic}
     for name, make in made.items():
         check_dataset(name, make(tmp_path / name))
 

@@ -229,6 +229,10 @@ BAD: dict[str, tuple[list[object], str]] = {
     "given twice": (["--config", "twice.toml"], "scenario: aggregator is given twice, as 'rule' too; give it once"),
     "unknown name": (["--set", "attack.size=1"], "unknown hyperparameter of ipm 'size'. Known: strength, jitter"),
     "no value": (["--set", "attack.strength"], "--set takes PART.NAME=VALUE; found 'attack.strength'"),
+    "how many and which": (
+        ["--byzantine", 2, "--byzantine-clients", "0"],
+        "--byzantine-clients are 1 already: leave out --byzantine",
+    ),
     "too many images": (["--train-images", 9999], "digits has 1437 training samples; 9999 requested"),
     "too many clients": (["--clients", 9999, "--byzantine", 0], "clients cannot share 100 samples"),
     "no site": (["--partition", "site"], "site: this data set does not say where its samples came from"),

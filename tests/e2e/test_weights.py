@@ -74,7 +74,7 @@ def test_no_network_is_one_line(tmp_path):
     assert all("torchvision does not fit" in note for note in notes) and len(notes) <= 1
     assert "test_resnet: its ImageNet weights cannot be fetched (" in line
     assert f"get {address}/timm/test_resnet.r160_in1k/resolve/main/model.safetensors elsewhere" in line
-    assert line.endswith("--weights PATH") and "Retry" not in done.stderr
+    assert line.endswith("--set model.weights=PATH") and "Retry" not in done.stderr
 
 
 def test_weights_from_a_file(tmp_path, weights):

@@ -110,8 +110,8 @@ def test_the_paper_s_two_of_real_sites(preset, expected):
     # Beside it stands the column of its own data, not CIFAR-10's.
     rows = [row for row in read_table("main_f1") if row["dataset"] == run.dataset.name]
     beside = {(row["aggregator"], row["attack"]): float(row["f1"]) for row in rows}
-    assert len(beside) == 96 and experiment.paper == beside
-    assert experiment.paper != TABLES["main"].paper == TABLES["main"].at("cifar10-small").paper
+    assert len(beside) == 96 and experiment.published(run.dataset.name).numbers == beside
+    assert experiment.paper != beside and experiment.published("digits").numbers == experiment.paper
     shown = TABLES["main"].table(About.of([run], (0,)), [Score("fedseca", "ipm", (0.5,))])
     assert shown.paper_setting == {"eurosat": "EuroSAT, DeiT-S", "fedisic": "FedISIC, ConvNeXt-nano"}[run.dataset.name]
 
@@ -125,6 +125,8 @@ def test_a_number_of_byzantine_clients_takes_back_which_they_are():
 def test_what_a_table_varies_cannot_be_changed():
     with pytest.raises(InputError, match=r"^main varies attack itself; run another by fedseca run or grid$"):
         TABLES["main"].runs(Request(changes={"attack": "ipm"}))
+    with pytest.raises(InputError, match="byzantine-count varies byzantine_clients itself"):
+        TABLES["byzantine-count"].runs(Request(changes={"byzantine_clients": "0"}))
 
 
 def test_the_ablations_remove_what_they_say():

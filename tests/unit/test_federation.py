@@ -510,6 +510,17 @@ def test_the_score_is_the_mean_of_the_last_five_rounds():
     assert set(history.result()) >= {"f1_last5", "accuracy_last5", "seconds", "versions", "seed"}
 
 
+def test_how_many_and_which_are_byzantine_must_agree():
+    assert (
+        Scenario(byzantine_clients="0").byzantine == 1 and Scenario(byzantine=1, byzantine_clients="3").byzantine == 1
+    )
+    with pytest.raises(ParameterError, match=r"byzantine_clients='3,4' are 2; found byzantine=1, leave it out"):
+        Scenario(byzantine=1, byzantine_clients="3,4")
+    for wrong in ({"clients": "x", "byzantine_clients": "3"}, {"byzantine_clients": "9" * 5000}):
+        with pytest.raises(ParameterError):
+            Scenario.of(wrong)
+
+
 # --- precision and where models lie ------------------------------------------------------------------------------
 
 

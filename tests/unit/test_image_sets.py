@@ -121,6 +121,16 @@ def test_the_fingerprint_tells_other_files(tmp_path, lesions):
     assert load("fedisic", copy).fingerprint() != original
 
 
+def test_the_fingerprint_tells_files_of_the_same_size(tmp_path, geotiffs):
+    """As all that are not compressed have."""
+    original = load("eurosat", geotiffs).fingerprint()
+    copy = shutil.copytree(geotiffs, tmp_path / "copy")
+    (changed,) = copy.rglob("Forest_1.tif")
+    size = changed.stat().st_size
+    write_geotiff(changed, PARIS, np.full((13, 64, 64), 7))
+    assert changed.stat().st_size == size and load("eurosat", copy).fingerprint() != original
+
+
 # EuroSAT
 
 
@@ -133,6 +143,19 @@ def test_each_subregion_is_a_site(geotiffs):
         assert name.startswith(EUROSAT_CLASSES[label] + "/")
     parts = PARTITIONS.make("site").split(data.train, 7, torch.Generator())
     assert [len(part) for part in parts] == [8] * 7
+
+
+def test_a_fifth_of_each_site_and_class_is_the_test_set(tmp_path):
+    few(tmp_path)
+    for town, spot in (("Munich", (48.14, 11.58)), ("Madrid", (40.42, -3.70))):
+        for name, count in (("Forest", 10), ("River", 5)):
+            for number in range(count):
+                write_geotiff(tmp_path / name / f"{name}_{town}{number}.tif", spot)
+    data = load("eurosat", tmp_path, image_size=8)
+    held = [name.rstrip("0123456789.tif") for name in names_of(data.test)]
+    assert sorted(held) == sorted(
+        f"{name}/{name}_{town}" for town in ("Munich", "Madrid") for name in ("Forest", "Forest", "River")
+    )
 
 
 COUNTRIES = {
@@ -209,9 +232,9 @@ def test_red_green_and_blue_are_bands_4_3_and_2_up_to_a_value_of_3000(tmp_path):
     bands = np.zeros((13, 64, 64)) + np.arange(13)[:, None, None] * 400  # band k, counted from 1, is 400·(k − 1)
     bands[:, 32:, :] = 20_000
     few(tmp_path)
-    for number in (1, 2):
+    for number in (1, 2, 3, 4):
         write_geotiff(tmp_path / "Forest" / f"Forest_{number}.tif", PARIS, bands)
-    (image,) = load("eurosat", tmp_path, image_size=64).train.inputs.read()
+    image, *_ = load("eurosat", tmp_path, image_size=64).train.inputs.read()
     pixels = image * STD[:, None, None] + MEAN[:, None, None]
     dark = [1200 / 3000, 800 / 3000, 400 / 3000]
     assert torch.allclose(pixels[:, :31].mean(dim=(1, 2)), torch.tensor(dark), atol=0.002)
@@ -308,10 +331,10 @@ def test_what_a_folder_of_eurosat_may_not_hold(tmp_path):
 
 
 def test_files_that_are_no_images_are_left_alone(tmp_path):
-    few(tmp_path, Forest_1=PARIS, Forest_2=PARIS)
+    few(tmp_path, **{f"Forest_{number}": PARIS for number in (1, 2, 3, 4)})
     for name in ("Forest/Forest_1.tif.aux.xml", "Forest/._Forest_1.tif", "Forest/Thumbs.db", "readme.txt"):
         (tmp_path / name).write_text("x")
-    assert len(load("eurosat", tmp_path).train) == 1
+    assert len(load("eurosat", tmp_path).train) == 3
 
 
 def test_the_folder_of_another_data_set(tmp_path, lesions, jpegs):

@@ -9,7 +9,8 @@ import torch
 from sklearn.metrics import r2_score
 from torch.utils.data import TensorDataset
 
-from fedseca.data import Dataset, Regression, Samples, Task
+from fedseca.cli.tables import score, sparkline
+from fedseca.data import Classification, Dataset, Regression, Samples, Task
 from fedseca.data.base import DataSource
 from fedseca.data.samples import InMemory, Lazy
 from fedseca.data.task import r_squared
@@ -116,9 +117,9 @@ class Squares(TensorDataset):
 
 
 def test_a_torch_dataset_is_read_when_it_is_needed():
-    train = Squares(30)
+    train = Squares(300)
     data = Dataset.of("lazy", train, Squares(6))
-    assert isinstance(data.train.inputs, Lazy) and train.reads <= 3 and data.shape == (4,)
+    assert isinstance(data.train.inputs, Lazy) and train.reads <= 66 and data.shape == (4,)
     some = torch.tensor([7, 3, 3])
     assert torch.equal(data.train.inputs.read(some), train.tensors[0][some])
     assert torch.equal(data.train.select(torch.tensor([9, 4])).inputs.read(), train.tensors[0][[9, 4]])
@@ -134,9 +135,24 @@ def test_workers_read_the_same():
 
 
 def test_an_item_of_another_shape_is_one_line():
-    data = Dataset.of("lazy", Squares(30, broken=11), Squares(6))
+    data = Dataset.of("lazy", Squares(300, broken=11), Squares(6))
     with pytest.raises(InputError, match="lazy: train: item 11 is 3, the first 4"):
         data.train.inputs.read()
+
+
+class Torn(Squares):
+    def __getitem__(self, index):
+        if index == 11:
+            raise OSError("cannot identify\nimage file")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_item_that_cannot_be_read_is_one_line(workers):
+    data = Dataset.of("lazy", Torn(300), Squares(6))
+    told = "^lazy: train: item 11 cannot be read: OSError: cannot identify image file$"
+    with pytest.raises(InputError, match=told):
+        list(data.train.inputs.batches([torch.arange(9, 13)], workers))
 
 
 def test_a_run_is_the_same_in_memory_and_lazily():
@@ -212,11 +228,74 @@ def test_a_task_of_your_own(tmp_path):
     assert all(math.isfinite(record["loss"]) for record in history.rounds)
 
 
+class ScoreLast(Ordinal):
+    def metrics(self, outputs, labels):
+        return dict(reversed(super().metrics(outputs, labels).items()))
+
+
+class NoScore(Ordinal):
+    def metrics(self, outputs, labels):
+        return {"error": 0.0}
+
+
+def test_the_score_judges_wherever_it_stands():
+    train, test = pair(60, classes=3), pair(30, classes=3)
+    first, last = (simulate(scenario(Dataset.of("grades", train, test, task=each()))) for each in (Ordinal, ScoreLast))
+    assert last.metric == "within_one" and first.scores == last.scores
+    with pytest.raises(TypeError, match=r"NoScore\.metrics must have its score, within_one, and no loss; found error"):
+        simulate(scenario(Dataset.of("grades", train, test, task=NoScore())))
+
+
+def test_labels_are_checked_for_a_given_task_too():
+    with pytest.raises(InputError, match="mine: test labels must be 0 to 2; found 5"):
+        Dataset.of("mine", pair(9, classes=3), (pair(4)[0], [0, 1, 2, 5]), task=Classification(3))
+    with pytest.raises(InputError, match="mine: train labels must be whole numbers 0 to 2; found real"):
+        Dataset.of("mine", line(9), line(4), task=Classification(3))
+
+
+def test_both_splits_are_of_one_kind():
+    bytes_, floats = np.zeros((9, 4), np.uint8), np.zeros((9, 4), np.float32)
+    with pytest.raises(InputError, match="mine: inputs must be of one kind; found uint8 in train, float32 in test"):
+        Dataset.of("mine", (bytes_, np.arange(9) % 2), (floats, np.arange(9) % 2))
+    values = np.zeros(9, np.float32)
+    with pytest.raises(InputError, match="mine: all labels must have one shape; found 9×2 in train, 9 in test"):
+        Dataset.of("mine", (floats, np.zeros((9, 2), np.float32)), (floats, values))
+    with pytest.raises(InputError, match="mine: train inputs must be numbers of one shape; found rows of different"):
+        Dataset.of("mine", ([[1.0], [1.0, 2.0]], [0, 1]), (floats, np.arange(9) % 2))
+
+
+def test_a_table_of_whole_numbers_says_what_to_do():
+    tokens = (torch.arange(80).view(20, 4), torch.arange(20) % 2)
+    with pytest.raises(
+        InputError, match=r"mlp cannot train on made: .*; its inputs are whole numbers, as tokens are: of"
+    ):
+        Federation(scenario(Dataset.of("mine", tokens, tokens), model="mlp"))
+
+
+def test_a_value_that_never_varies_and_a_model_of_nan():
+    same = torch.ones(5, 1)
+    assert (
+        r_squared(same, same) == 1 and r_squared(same * 2, same) == 0 and math.isnan(r_squared(same * math.nan, same))
+    )
+
+
+def test_what_layers_draw_depends_on_the_scenario_alone():
+    data = Dataset.of("mine", pair(60), pair(20))
+    drawn = scenario(data, model={"name": "mlp", "dropout": 0.5})
+    first = simulate(drawn)
+    torch.rand(3)  # somebody else's draws
+    state = torch.random.get_rng_state()
+    second = simulate(drawn)
+    assert torch.equal(torch.random.get_rng_state(), state), "nobody else's draws change"
+    assert [r["loss"] for r in first.rounds] == [r["loss"] for r in second.rounds]
+
+
 def test_a_model_that_has_no_score_is_told_as_nothing():
     data = Dataset.of("line", line(30), line(10))
     changes = {"attack": "none", "byzantine": 0, "aggregator": "fedavg", "server_learning_rate": 1e38}
     history = simulate(scenario(data, **changes))
     assert history.rounds[-1]["r2"] is None and history.rounds[-1]["loss"] is None and math.isnan(history.score)
+    assert history.result()["r2_last5"] is None and sparkline([math.nan, 1.0]) == " █" and str(score(math.nan)) == "–"
 
 
 def test_a_network_for_images_names_what_it_was_given():

@@ -139,7 +139,7 @@ def show(
         typer.echo(json.dumps(report, ensure_ascii=False))
         return
     console = wide_console()
-    console.print(partition_table(counts, title=_title(name, dealt, seed)))
+    console.print(partition_table(counts, dataset.num_classes, title=_title(name, dealt, seed)))
     for note in dataset.notes:
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     sites = 0 if dataset.train.sites is None else len(torch.unique(dataset.train.sites))
@@ -157,20 +157,22 @@ _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _GROUND = ((225, 10), (240, 60), (255, 130))  # from light to dark, in red, green and blue
 
 
-def partition_table(counts: Tensor, title: str | None = None, most_rows: int = 50) -> Table:
-    """Clients × classes as a table: how many samples each client has of each class.
+def partition_table(counts: Tensor, num_classes: int | None, title: str | None = None, most_rows: int = 50) -> Table:
+    """Clients × classes as a table: how many samples each client has of each class, or in all if there are no classes.
 
     The darker a number's ground, the larger that share of the client's samples. Beyond a dozen classes there is no room
     for numbers: each class is a bar then, as high as its share of the client's largest class.
     """
-    num_clients, num_classes = counts.shape
+    num_clients = len(counts)
     totals = counts.sum(dim=1).tolist()
     widths = [len(str(most)) + 1 for most in counts.amax(dim=0).tolist()]
-    as_numbers = num_classes <= MOST_COLUMNS
+    as_numbers = num_classes is not None and num_classes <= MOST_COLUMNS
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=0)
     table.add_column("client", justify="right", style="bold")
     table.add_column(" ")
-    if as_numbers:
+    if num_classes is None:
+        pass
+    elif as_numbers:
         for label in range(num_classes):
             table.add_column(f" {label}", justify="right", no_wrap=True)
     else:
@@ -180,7 +182,9 @@ def partition_table(counts: Tensor, title: str | None = None, most_rows: int = 5
     table.add_column(" ")
     table.add_column(" ")
     for client, (row, total) in enumerate(zip(counts.tolist()[:most_rows], totals, strict=False)):
-        if as_numbers:
+        if num_classes is None:
+            cells = []
+        elif as_numbers:
             cells = [_shaded(count, total, width) for count, width in zip(row, widths, strict=True)]
         else:
             cells = [_heights(row), Text(str(sum(count > 0 for count in row)))]

@@ -32,6 +32,7 @@ from fedseca.experiments.runner import Progress, check, run_grid
 from fedseca.experiments.store import Store
 from fedseca.experiments.workers import Processes, RayCluster, Workers
 from fedseca.federation import Scenario
+from fedseca.federation.history import in_words
 from fedseca.federation.scenario import GRAMMAR
 
 
@@ -106,6 +107,8 @@ def make_axes(base: Mapping[str, Any], options: Mapping[str, str | None], vary: 
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{name} is varied twice; give all its values at once")
+        if GRAMMAR.takes_back.get(name) in names:
+            raise InputError(f"{GRAMMAR.takes_back[name]} says how many already: leave out {name}")
     return axes
 
 
@@ -197,7 +200,7 @@ def _show(
     console: Console, cells: list[Scenario], axes: list[Axis], progress: Progress, store: Store, output: Path
 ) -> None:
     if progress.done:
-        console.print("F1, mean over the seeds", style="italic")
+        console.print(f"{_metrics(progress.done, store)}, mean over the seeds", style="italic")
         done_ids = {cell.id for cell in progress.done}  # in the order in which they ended
         console.print(score_table([cell for cell in cells if cell.id in done_ids], axes, store))
     for cell in progress.failed:
@@ -206,6 +209,12 @@ def _show(
         )
     done = f"{len(progress.done)} of {len(cells)} cells are done"
     console.print(Text(f"{done}, written to {printable(str(output))}"), soft_wrap=True)
+
+
+def _metrics(cells: Sequence[Scenario], store: Store) -> str:
+    """By what the cells are judged."""
+    found = {in_words(history.metric): None for cell in cells if (history := store.done(cell)) is not None}
+    return ", ".join(found)
 
 
 def score_table(cells: Sequence[Scenario], axes: Sequence[Axis], store: Store) -> Table:

@@ -36,13 +36,14 @@ def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, parameter: Hyperparameter) -> Any:
-    default = "all" if parameter.default is None else parameter.default
+    # Of what may be none the help says itself what that means.
+    default = "" if parameter.default is None else f" [{parameter.default}]"
     others = [f"--{other.replace('_', '-')}" for other, field in GRAMMAR.aliases.items() if field == name]
     return typer.Option(
         f"--{name.replace('_', '-')}",
         *others,
         metavar=parameter.allowed if len(parameter.allowed) < 20 else "NAME",
-        help=escape(f"{parameter.help} [{default}]"),
+        help=escape(f"{parameter.help}{default}"),
         rich_help_panel="The scenario",
         show_default=False,
     )

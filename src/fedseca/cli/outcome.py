@@ -26,7 +26,9 @@ def introduce(console: Console, federation: Federation, history: History, folder
         f"{scenario.clients} clients, {who}, {scenario.rounds} round{'s' * (scenario.rounds != 1)}"
     )
     if scenario.clients <= _MOST_CLIENTS_SHOWN:
-        console.print(partition_table(federation.who_has_what(), title="who has how many samples of each class"))
+        classes = federation.task.num_classes
+        title = "who has how many samples" + (" of each class" if classes is not None else "")
+        console.print(partition_table(federation.who_has_what(), classes, title=title))
     for note in federation.notes:
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     if federation.frozen_parameters:

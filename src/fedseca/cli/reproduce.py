@@ -104,7 +104,9 @@ def reproduce(
     folder = output or Path("runs") / "-".join([name, preset, *map(_short, changed)])
     store = Store(folder)
     machine = Machine(data_dir, device, 1 if threads is None else threads)
-    check(runs, store, machine)
+    for dataset, task in check(runs, store, machine).items():
+        if task.num_classes is None:
+            raise InputError(f"{name} is about classes, and the labels of {dataset} are none; take fedseca grid")
     require_matplotlib()
     require_plotly()
     experiment.require()

@@ -28,6 +28,7 @@ from fedseca.federation.folder import TENSORBOARD, holds_run
 from fedseca.federation.presets import PRESETS, preset_named
 from fedseca.federation.scenario import GRAMMAR
 from fedseca.federation.tensorboard import TensorBoard
+from fedseca.models._weights import NAMES_OF_WEIGHTS
 
 _ENGINES = ("loop", "flower")
 
@@ -53,7 +54,7 @@ def run(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Short for --set model.weights=…, a file of weights for the model timm."),
+        typer.Option(metavar="PATH", help="Short for --set model.weights=…, what the model timm begins with."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder of the run; runs/<its name> if not given.")
@@ -96,7 +97,8 @@ def run(
         settings = [*(settings or []), f"partition.alpha={alpha}"]
     if weights is not None:
         # The whole path: nodes of Flower may stand in another folder.
-        settings = [*(settings or []), f"model.weights={os.path.abspath(os.path.expanduser(weights))}"]
+        named = weights if weights in NAMES_OF_WEIGHTS else os.path.abspath(os.path.expanduser(weights))
+        settings = [*(settings or []), f"model.weights={named}"]
     play = _engine(engine, ray)
     scenario = make_scenario(preset, config, options, settings or [])
     folder = output or Path("runs") / scenario.title
@@ -186,11 +188,14 @@ def make_scenario(
             GRAMMAR.put(values, name, text)
     put_settings(values, settings)
     try:
-        return Scenario.of(values)
+        made = Scenario.of(values)
     except ParameterError as problem:
         if config is not None and str(problem) == _fault_of(read_config(config)):
             raise ParameterError(f"{config}: {problem}") from None
         raise
+    if options.get("byzantine_clients") and options.get("byzantine") not in (None, str(made.byzantine)):
+        raise InputError(f"--byzantine-clients are {made.byzantine} already: leave out --byzantine")
+    return made
 
 
 def _fault_of(values: dict[str, Any]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -41,13 +42,17 @@ def verdict_text(kind: str) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Values between 0 and 1 as a line of bars; more than fit are averaged."""
+    """Values between 0 and 1 as a line of bars, a gap where there is none; more than fit are averaged."""
     if len(values) > width:
         edges = [round(i * len(values) / width) for i in range(width + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-    return "".join(_BARS[min(int(max(value, 0.0) * len(_BARS)), len(_BARS) - 1)] for value in values)
+    return "".join(
+        " " if math.isnan(value) else _BARS[min(int(max(value, 0.0) * len(_BARS)), len(_BARS) - 1)] for value in values
+    )
 
 
 def score(value: float) -> Text:
-    """An F1 score in the colour of what it means."""
+    """A score in the colour of what it means; a dash where there is none."""
+    if math.isnan(value):
+        return Text("–", style="red")
     return Text(f"{value:.3f}", style="red" if value < 0.2 else "yellow" if value < 0.6 else "green")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedseca.data.pairs import Given, samples_of, task_of
+from fedseca.data.pairs import Given, check_classes, samples_of, task_of
 from fedseca.data.samples import Samples
 from fedseca.data.task import Task
 from fedseca.declare import Declared
@@ -58,7 +58,11 @@ class Dataset:
         that a client trains on.
         """
         splits = samples_of(name, train, test, train_sites)
-        return cls(name, *splits, task or task_of(name, *splits, num_classes), augment)
+        if task is None:
+            task = task_of(name, *splits, num_classes)
+        elif task.num_classes is not None:
+            check_classes(name, *splits, task.num_classes)
+        return cls(name, *splits, task, augment)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def _row(line: str, place: str) -> list[float]:
 
 
 def _check(column: str, value: float, place: str) -> None:
-    allowed = CATEGORIES.get(column) or ((0, 1) if column in YES_OR_NO else None)
+    allowed = {**CATEGORIES, **dict.fromkeys(YES_OR_NO, (0, 1)), TARGET: range(5)}.get(column)
     if allowed is not None and value not in allowed:
         raise InputError(f"{place}: {column} must be one of {', '.join(map(str, allowed))}; found {value:g}")
     if not abs(value) <= 1e6:

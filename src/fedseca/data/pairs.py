@@ -12,8 +12,10 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedseca.data.samples import InMemory, Inputs, Lazy, Normalisation, Samples
 from fedseca.data.task import Classification, Regression, Task
-from fedseca.errors import InputError
+from fedseca.errors import InputError, printable
 
+_LOOKED_AT = 64
+"""How many inputs of a Dataset its fingerprint is made of."""
 Given = tuple[Any, Any] | TorchDataset[Any]
 """Inputs and labels; or a Dataset whose items are an input and its label."""
 
@@ -30,7 +32,13 @@ def samples_of(name: str, train: Given, test: Given, train_sites: Any = None) ->
     if inputs.shape != test_inputs.shape:
         found = f"{size(inputs.shape)} in train, {size(test_inputs.shape)} in test"
         raise InputError(f"{name}: all inputs must have one shape; found {found}")
+    if labels.shape[1:] != test_labels.shape[1:]:
+        found = f"{size(tuple(labels.shape))} in train, {size(tuple(test_labels.shape))} in test"
+        raise InputError(f"{name}: all labels must have one shape; found {found}")
     if isinstance(inputs, InMemory) and isinstance(test_inputs, InMemory):
+        kinds = [str(each.values.dtype).removeprefix("torch.") for each in (inputs, test_inputs)]
+        if kinds[0] != kinds[1]:
+            raise InputError(f"{name}: inputs must be of one kind; found {kinds[0]} in train, {kinds[1]} in test")
         seen = _normalisation(inputs.values)
         inputs, test_inputs = InMemory(inputs.values, seen), InMemory(test_inputs.values, seen)
     sites = None if train_sites is None else _whole(train_sites, len(labels), f"{name}: train_sites")
@@ -48,12 +56,19 @@ def task_of(name: str, train: Samples, test: Samples, num_classes: int | None = 
     if num_classes is None:
         # A network gets an output for every class, and more classes than samples are a slip, not a data set.
         num_classes = min(int(torch.cat([train.labels, test.labels]).max()) + 1, len(train))
+    check_classes(name, train, test, num_classes)
+    return Classification(num_classes)
+
+
+def check_classes(name: str, train: Samples, test: Samples, num_classes: int) -> None:
+    """That all labels are classes."""
     for what, split in (("train", train), ("test", test)):
+        if split.labels.is_floating_point():
+            raise InputError(f"{name}: {what} labels must be whole numbers 0 to {num_classes - 1}; found real numbers")
         low, high = int(split.labels.min()), int(split.labels.max())
         if low < 0 or high >= num_classes:
             found = low if low < 0 else high
             raise InputError(f"{name}: {what} labels must be 0 to {num_classes - 1}; found {found}")
-    return Classification(num_classes)
 
 
 def size(shape: tuple[int, ...]) -> str:
@@ -110,7 +125,10 @@ def _numbers(given: Any, what: str) -> Tensor:
     if isinstance(given, Tensor):
         values = given.detach().cpu()
     else:
-        array = np.asarray(given)
+        try:
+            array = np.asarray(given)
+        except ValueError:  # rows of different lengths
+            raise InputError(f"{what} must be numbers of one shape; found rows of different lengths") from None
         if array.dtype.kind not in "biuf":
             raise InputError(
                 f"{what} must be numbers; found {array.dtype} (turn words into numbers: one-hot, or codes)"
@@ -135,7 +153,12 @@ class _InputsOf:
 
     def __getitem__(self, index: int) -> Tensor:
         try:
-            value, _ = self.items[index]
+            item = self.items[index]
+        except Exception as problem:  # whatever its author's code raises, a file that is broken say
+            reason = printable(" ".join(f"{type(problem).__name__}: {problem}".split()), limit=200)
+            raise InputError(f"{self.what}: item {index} cannot be read: {reason}") from problem
+        try:
+            value, _ = item
         except (TypeError, ValueError) as problem:
             raise InputError(f"{self.what}: item {index} must be an input and its label: {problem}") from None
         found = _numbers(value, f"{self.what} item {index}")
@@ -153,9 +176,9 @@ def _read_lazily(items: Any, what: str) -> tuple[Inputs, Tensor]:
     inputs = _InputsOf(items, what, shape)
     given = getattr(items, "targets", None)
     labels = _labels([items[k][1] for k in range(count)] if given is None else given, count, what)
-    # Its inputs are not read for a fingerprint: the first, the last and all labels must do.
+    # All its inputs may be too many to be read for a fingerprint: some of them and all labels must do.
     digest = hashlib.blake2b(repr((type(items).__qualname__, count, shape)).encode())
-    for index in (0, count - 1):
+    for index in sorted({k * (count - 1) // (_LOOKED_AT - 1) for k in range(_LOOKED_AT)}):
         digest.update(inputs[index].contiguous().numpy().tobytes())
     return Lazy(inputs, torch.arange(count), shape, digest.digest()), labels
 

@@ -100,5 +100,5 @@ def r_squared(outputs: Tensor, labels: Tensor) -> float:
     truth = labels.double()
     errors = (outputs.double() - truth).square().sum(dim=0)
     spread = (truth - truth.mean(dim=0)).square().sum(dim=0)
-    met = torch.where(errors > 0, 0.0, 1.0).double()
+    met = torch.where(errors.isnan(), errors, (errors == 0).double())
     return float(torch.where(spread > 0, 1 - errors / spread, met).mean())

@@ -159,10 +159,11 @@ class TableOfRuns(Experiment):
     """What it is with the paper's own preset, if it was made smaller for the others."""
 
     def at(self, preset: str) -> TableOfRuns:
-        if preset == PAPER and self.in_the_paper is not None:
-            return self.in_the_paper
-        other = self.other_papers.get(str(preset_named(preset).get("dataset")))
-        return self if other is None else replace(self, paper=other.numbers)
+        return self.in_the_paper if preset == PAPER and self.in_the_paper is not None else self
+
+    def published(self, dataset: str) -> Published:
+        """What the paper has beside results on a data set: that data set's numbers, or else CIFAR-10's."""
+        return self.other_papers.get(dataset) or Published(self.paper_setting, self.paper)
 
     def only(self, rows: Sequence[str]) -> TableOfRuns:
         known = [known_row(row.strip(), self.rows, any_rule=self.any_rule) for row in rows]
@@ -188,6 +189,7 @@ class TableOfRuns(Experiment):
     def _check(self, changes: Changes) -> None:
         """That they change nothing that the table is about."""
         varied = {field for each in (*self.rows.values(), *self.columns.values()) for field in each}
+        varied |= {taken for field, taken in GRAMMAR.takes_back.items() if field in varied}
         if wrong := [field for field in changes if field in varied]:
             raise InputError(f"{self.name} varies {wrong[0]} itself; run another by fedseca run or grid")
 
@@ -205,13 +207,14 @@ class TableOfRuns(Experiment):
 
     def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
         """The table and the course of every run as CSV, and both as pictures."""
-        done = self.done(request, store)
+        done, runs = self.done(request, store), self.runs(request)
+        paper = self.published(runs[0].dataset.name).numbers
         scores = [
             Score(
                 row,
                 column,
                 tuple(history.last(self.metric, self.last) for history in histories),
-                self.paper.get((row, column)),
+                paper.get((row, column)),
                 tuple(history.scenario.id for history in histories),
             )
             for (row, column), histories in done.items()
@@ -228,7 +231,7 @@ class TableOfRuns(Experiment):
             for history in histories
             for record in history.rounds
         ]
-        about = About.of(self.runs(request), request.seeds)
+        about = About.of(runs, request.seeds)
         table = self.table(about, scores)
         numbers = {f"{self.name}.csv": as_csv(list(table.lines())), f"{self.name}-rounds.csv": as_csv(courses)}
         return self.finished(table, about, numbers)
@@ -237,7 +240,6 @@ class TableOfRuns(Experiment):
         """Scores under a title that says what they are."""
         rounds = about.setting["rounds"]
         measured = f"{in_words(self.metric)}, mean of the last {min(self.last, rounds)} of {rounds} rounds"
-        other = self.other_papers.get(about.setting.get("dataset", {}).get("name"))
         rows, columns = ({score.row: None for score in scores}, {score.column: None for score in scores})
         return ResultTable(
             title=self.title(list(rows), list(columns)),
@@ -247,7 +249,7 @@ class TableOfRuns(Experiment):
             column_name=self.column_name,
             metric=self.metric,
             scores=scores,
-            paper_setting=self.paper_setting if other is None else other.setting,
+            paper_setting=self.published(about.setting["dataset"]["name"]).setting,
         )
 
     def figures(self, kept: Files) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedseca.data import Task
 from fedseca.errors import InputError
 from fedseca.experiments.machine import Machine
 from fedseca.experiments.store import Store
-from fedseca.experiments.workers import Task, Workers
+from fedseca.experiments.workers import Task as Cell
+from fedseca.experiments.workers import Workers
 from fedseca.federation import Scenario
 from fedseca.federation.client import fingerprint
 from fedseca.plugins import loaded
@@ -62,27 +64,35 @@ def run_grid(
     return progress
 
 
-def check(cells: Sequence[Scenario], store: Store, machine: Machine) -> None:
-    """Whether the grid can be run: what all its cells would stumble over is said once, before anything is written."""
+def check(cells: Sequence[Scenario], store: Store, machine: Machine) -> dict[str, Task]:
+    """Whether the grid can be run: what all its cells would stumble over is said once, before anything is written.
+
+    Says what is learnt from each data set.
+    """
     store.check_usable()
     machine.check()
-    data: dict[Any, str] = {}
+    found: dict[Any, tuple[str, tuple[int, ...], Task]] = {}
     weights: dict[Any, str | None] = {}
     for cell in cells:
-        if cell.dataset not in data:
-            data[cell.dataset] = cell.dataset.load(machine.data_dir).fingerprint()
+        if cell.dataset not in found:
+            data = cell.dataset.load(machine.data_dir)
+            found[cell.dataset] = data.fingerprint(), data.shape, data.task
+        digest, shape, task = found[cell.dataset]
         if cell.model not in weights:
             weights[cell.model] = cell.model.fingerprint()
-        here, there = fingerprint(data[cell.dataset], weights[cell.model]), store.data_of(cell)
+            if weights[cell.model] is not None:
+                cell.model.build(shape, task.outputs, seed=0)  # they may not fit
+        here, there = fingerprint(digest, weights[cell.model]), store.data_of(cell)
         if there is not None and there != here:
-            same_data = there.partition(",")[0] == data[cell.dataset]
+            same_data = there.partition(",")[0] == digest
             what = "with other weights" if same_data else f"on other data named {cell.dataset.name}"
             raise InputError(f"{store.path}: holds runs {what}; choose a new folder")
+    return {dataset.name: task for dataset, (_, _, task) in found.items()}
 
 
-def _task(cell: Scenario, store: Store, machine: Machine) -> Task:
+def _task(cell: Scenario, store: Store, machine: Machine) -> Cell:
     """All paths are absolute: a process of a cluster may stand in another folder."""
-    return Task(
+    return Cell(
         scenario=cell.values(),
         folder=str(store.folder(cell).resolve()),
         error_file=str(store.error_file(cell).resolve()),

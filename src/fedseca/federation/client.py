@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,11 +90,13 @@ class Federation:
         inputs = self.train_set.inputs.read(torch.arange(smallest))  # what cannot be read is not the network's fault
         self.network.train()
         try:
-            with torch.no_grad(), mixed(self.scenario.precision, self.device):
+            with torch.no_grad(), mixed(self.scenario.precision, self.device), self._own_draws("a first look"):
                 outputs = self.network(inputs.to(self.device))
                 self.task.loss(outputs, self.train_set.labels[:smallest].to(self.device))
         except (ValueError, RuntimeError, IndexError) as problem:
             name, reason = self.scenario.dataset.name, _first_line(problem)
+            if not inputs.is_floating_point():
+                reason += "; its inputs are whole numbers, as tokens are: of a table give real numbers"
             raise InputError(f"{self.scenario.model.name} cannot train on {name}: {reason}") from None
         self.network.load_state_dict(arrays)
 
@@ -143,19 +146,28 @@ class Federation:
         rng = scenario.generator("training", round, client)
         # Drawn here for whole batches, so that it does not matter which process read which image.
         augmenting = scenario.generator("augmentation", round, client)
-        for _ in range(scenario.local_epochs):
-            batches = self._batches(torch.randperm(len(part), generator=rng))
-            inputs_of = self.train_set.inputs.batches([part[batch] for batch in batches], self.workers)
-            for batch, inputs in zip(batches, inputs_of, strict=True):
-                if self.augment is not None:
-                    inputs = self.augment(inputs, augmenting)
-                optimizer.zero_grad()
-                with mixed(scenario.precision, self.device):
-                    loss = self.task.loss(self.network(inputs.to(self.device)), labels[batch])
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
+        with self._own_draws("layers", round, client):
+            for _ in range(scenario.local_epochs):
+                batches = self._batches(torch.randperm(len(part), generator=rng))
+                inputs_of = self.train_set.inputs.batches([part[batch] for batch in batches], self.workers)
+                for batch, inputs in zip(batches, inputs_of, strict=True):
+                    if self.augment is not None:
+                        inputs = self.augment(inputs, augmenting)
+                    optimizer.zero_grad()
+                    with mixed(scenario.precision, self.device):
+                        loss = self.task.loss(self.network(inputs.to(self.device)), labels[batch])
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
         return self.arrays()
+
+    @contextmanager
+    def _own_draws(self, purpose: str, *indices: int) -> Iterator[None]:
+        """What layers draw, dropout say, comes from torch's own generators: here from ones of this purpose alone."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(self.scenario.generator(purpose, *indices).initial_seed())
+            yield
 
     def _batches(self, order: Tensor) -> list[Tensor]:
         """The order cut into batches. One sample left over joins the batch before it: alone it has no variance."""

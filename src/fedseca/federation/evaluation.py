@@ -34,5 +34,9 @@ def evaluate(
                 outputs = outputs.float()
             loss += task.loss(outputs, labels.to(device), reduction="sum").double().cpu()
             answers.append(outputs.cpu())
-    found = {**task.metrics(torch.cat(answers), samples.labels), "loss": float(loss) / len(samples)}
+    metrics = task.metrics(torch.cat(answers), samples.labels)
+    if task.score not in metrics or "loss" in metrics:
+        wanted = f"must have its score, {task.score}, and no loss"
+        raise TypeError(f"{type(task).__name__}.metrics {wanted}; found {', '.join(metrics)}")
+    found = {task.score: metrics[task.score], **metrics, "loss": float(loss) / len(samples)}  # what judges stands first
     return {name: value if math.isfinite(value) else None for name, value in found.items()}

@@ -97,7 +97,7 @@ class History:
         """The run in a few numbers."""
         return {
             "id": self.scenario.id,
-            **{f"{metric}_last{LAST}": self.last(metric) for metric in self.metrics},
+            **{f"{metric}_last{LAST}": _or_null(self.last(metric)) for metric in self.metrics},
             "rounds": len(self.rounds),
             "void_rounds": sum(record["void"] is not None for record in self.rounds),
             "idle_rounds": sum(record["idle"] for record in self.rounds),
@@ -146,6 +146,10 @@ def metric_names(record: Record) -> tuple[str, ...]:
 def in_words(metric: str) -> str:
     """How a metric is called before people."""
     return {"f1": "F1", "r2": "R²"}.get(metric, metric.replace("_", " "))
+
+
+def _or_null(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _number(value: float | None) -> float:

@@ -57,7 +57,9 @@ class Scenario(Declared):
     clients: int = param(5, ge=1, help="how many clients there are, the Byzantine ones included")
     byzantine: int = param(2, ge=0, help="how many of them are Byzantine: the last ones")
     byzantine_clients: str | None = param(
-        None, later=True, help="which of them are Byzantine, counted from 0: 3,4; then byzantine is their number"
+        None,
+        later=True,
+        help="which of them are Byzantine, counted from 0: 3,4 (in a grid 3+4); then byzantine is their number",
     )
     rounds: int = param(40, ge=1, help="how often the clients train and the server aggregates")
     local_epochs: int = param(1, ge=1, help="passes of a client over its samples in a round")
@@ -83,7 +85,13 @@ class Scenario(Declared):
     def __post_init__(self) -> None:
         byzantine = self.declared("byzantine").check(self.byzantine)
         if self.byzantine_clients is not None:
-            chosen = _numbers(self.declared("byzantine_clients").check(self.byzantine_clients), self.clients)
+            clients = self.declared("clients").check(self.clients)
+            chosen = _numbers(self.declared("byzantine_clients").check(self.byzantine_clients), clients)
+            if byzantine not in (self.declared("byzantine").default, len(chosen)):
+                raise ParameterError(
+                    f"scenario: byzantine_clients={self.byzantine_clients!r} are {len(chosen)}; found "
+                    f"byzantine={byzantine}, leave it out"
+                )
             byzantine = len(chosen)
             object.__setattr__(self, "byzantine", byzantine)
             object.__setattr__(self, "byzantine_clients", ",".join(map(str, chosen)))
@@ -170,7 +178,7 @@ GRAMMAR = Grammar(
 def _numbers(text: str, clients: int) -> list[int]:
     """`3,4`, or `3+4` where commas stand between several values, as in a grid."""
     words = [word.strip() for word in text.replace("+", ",").split(",")]
-    found = sorted({int(word) for word in words if word.isdecimal()})
+    found = sorted({int(word) for word in words if word.isdecimal() and len(word) < 10})
     if len(found) != len(words) or found[-1] >= clients:
         raise ParameterError(
             f"scenario: byzantine_clients must be different clients from 0 to {clients - 1}, with commas between them; "

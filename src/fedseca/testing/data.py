@@ -116,7 +116,8 @@ def a_network_can_learn_from_it(loaded: _Loaded) -> None:
     some = torch.randperm(len(data.train), generator=generator())[:_SOME]
     inputs, labels = data.train.inputs.read(some).float(), data.train.labels[some]
     network = MODELS.make("logistic").build(data.shape, data.task.outputs, seed=0)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.5 / math.sqrt(math.prod(data.shape)))
+    # Adam moves every weight by about the rate: all inputs together must not move an output too far.
+    optimizer = torch.optim.Adam(network.parameters(), lr=min(0.5, 2 / math.prod(data.shape)))
     losses = []
     for _ in range(30):
         optimizer.zero_grad()
@@ -127,4 +128,4 @@ def a_network_can_learn_from_it(loaded: _Loaded) -> None:
     assert min(losses[1:]) < losses[0], f"the loss never falls below {losses[0]:g}"
     with torch.no_grad():
         found = data.task.metrics(network(inputs), labels)
-    assert next(iter(found)) == data.task.score, f"the score {data.task.score!r} must be the first of the metrics"
+    assert data.task.score in found and "loss" not in found, f"the metrics need {data.task.score!r}, and no loss"
