@@ -4,6 +4,8 @@ import json
 import subprocess
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.e2e.command import run, run_each
 from tests.unit.data_files import make_arrays, make_cifar_batches, make_cifar_png, make_fashion
@@ -88,6 +90,23 @@ def test_show_the_sites_of_own_data(tmp_path):
     assert [sum(row) for row in json.loads(done.stdout)["counts"]] == [7, 7, 6]
     shown = run("data", "show", "arrays", "--partition", "site", "--clients", "2", "--data-dir", tmp_path).stdout
     assert "3 sites share 2 clients; --clients 3 makes each site a client of its own" in shown
+
+
+def test_a_regression_has_no_classes_to_show_and_no_f1(tmp_path):
+    rows, values = torch.randn(40, 3), torch.randn(40)
+    samples = {"train_inputs": rows, "train_labels": values, "test_inputs": rows[:9].clone()}
+    save_file({**samples, "test_labels": values[:9].clone()}, tmp_path / "arrays.safetensors")
+    here = ["--data-dir", tmp_path]
+    shown = run("data", "show", "arrays", "--partition", "iid", "--clients", 2, *here).stdout.splitlines()
+    assert shown[1].split() == ["client", "samples"] and shown[2].split()[:2] == ["0", "20"]
+    grid = ["grid", "--dataset", "arrays", "--model", "mlp", "--partition", "iid", "--rounds", 1, "--attack", "none"]
+    done = run(*grid, *here, "-o", tmp_path / "grid")
+    assert done.returncode == 0 and "R², mean over the seeds" in done.stdout
+    refused = run("reproduce", "main", "--set", "dataset=arrays", *here, "-o", tmp_path / "main")
+    assert refused.returncode == 2 and refused.stderr == (
+        "error: main is about classes, and the labels of arrays are none; take fedseca grid\n"
+    )
+    assert not (tmp_path / "main").exists()
 
 
 def test_show_with_options_of_the_data_set(tmp_path):

@@ -58,6 +58,10 @@ BAD: dict[str, tuple[list[object], str]] = {
     "no rule": (["--rule", "krum,nnm"], "'nnm' has no rule; a chain is steps before, one rule, steps after"),
     "no values": (["--vary", "sparsity"], "--vary takes NAME=V1,V2,…; found 'sparsity'"),
     "an empty value": (["--seed", "1,,2"], "values stand with commas between them; found '1,,2'"),
+    "how many and which": (
+        ["--byzantine", "1,2", "--byzantine-clients", "0"],
+        "byzantine_clients says how many already: leave out byzantine",
+    ),
     "twice": (["--seed", "1", "--set", "seed=2"], "seed is varied twice; give all its values at once"),
     "no jobs": (["-j", "0"], "jobs must be an integer ≥ 1; found 0"),
     "no jobs on Ray": (["-j", "0", "--ray", "local"], "jobs must be an integer ≥ 1; found 0"),

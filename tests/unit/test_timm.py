@@ -170,6 +170,7 @@ def without(name):
 
 
 UNFIT = {
+    "a single number": (lambda tensors: tensors.update({"fc.weight": torch.tensor(1.0)}), "(Missing|Unexpected) key"),
     "a layer is missing": (without("conv1.0.weight"), "Missing key"),
     "a layer too many": (lambda tensors: tensors.update(more=torch.zeros(1)), "Unexpected key"),
     "another shape": (lambda tensors: tensors.update({"conv1.0.weight": torch.zeros(2, 3, 3, 3)}), "size mismatch"),
@@ -215,6 +216,7 @@ NO_WEIGHTS = {
     "a list": lambda path: torch.save([torch.zeros(1)], path),
     "no tensors": lambda path: torch.save({}, path),
     "words": lambda path: torch.save({"fc.weight": "words"}, path),
+    "sparse": lambda path: torch.save({"fc.weight": torch.eye(3).to_sparse()}, path),
 }
 
 

@@ -139,7 +139,8 @@ def show(
         typer.echo(json.dumps(report, ensure_ascii=False))
         return
     console = wide_console()
-    console.print(partition_table(counts, dataset.num_classes, title=_title(name, dealt, seed)))
+    console.print(Text(_title(name, dealt, seed), style="italic"), soft_wrap=True)
+    console.print(partition_table(counts, dataset.num_classes))
     for note in dataset.notes:
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     sites = 0 if dataset.train.sites is None else len(torch.unique(dataset.train.sites))
@@ -157,7 +158,7 @@ _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _GROUND = ((225, 10), (240, 60), (255, 130))  # from light to dark, in red, green and blue
 
 
-def partition_table(counts: Tensor, num_classes: int | None, title: str | None = None, most_rows: int = 50) -> Table:
+def partition_table(counts: Tensor, num_classes: int | None, most_rows: int = 50) -> Table:
     """Clients × classes as a table: how many samples each client has of each class, or in all if there are no classes.
 
     The darker a number's ground, the larger that share of the client's samples. Beyond a dozen classes there is no room
@@ -167,7 +168,7 @@ def partition_table(counts: Tensor, num_classes: int | None, title: str | None =
     totals = counts.sum(dim=1).tolist()
     widths = [len(str(most)) + 1 for most in counts.amax(dim=0).tolist()]
     as_numbers = num_classes is not None and num_classes <= MOST_COLUMNS
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=0)
+    table = Table(box=None, pad_edge=False, padding=0)
     table.add_column("client", justify="right", style="bold")
     table.add_column(" ")
     if num_classes is None:

@@ -28,7 +28,8 @@ def introduce(console: Console, federation: Federation, history: History, folder
     if scenario.clients <= _MOST_CLIENTS_SHOWN:
         classes = federation.task.num_classes
         title = "who has how many samples" + (" of each class" if classes is not None else "")
-        console.print(partition_table(federation.who_has_what(), classes, title=title))
+        console.print(Text(title, style="italic"))
+        console.print(partition_table(federation.who_has_what(), classes))
     for note in federation.notes:
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     if federation.frozen_parameters:
