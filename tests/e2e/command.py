@@ -109,6 +109,9 @@ def _warm_process() -> Any:
 
 
 def _serve() -> None:
+    # torchvision imports it, which takes seconds. timm itself must wait: its hub reads the environment when imported.
+    import torch._dynamo  # noqa: F401
+
     import fedseca.experiments.preload  # noqa: F401
     from fedseca.cli.app import COMMANDS, load, main
 
