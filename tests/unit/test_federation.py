@@ -524,16 +524,16 @@ def test_how_many_and_which_are_byzantine_must_agree():
 # --- precision and where models lie ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_trains_nearly_the_same(precision):
+def test_mixed_precision_trains_nearly_the_same():
     """In a process of its own: without AMX, which a virtual machine may offer and not have."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=without_amx) as process:
-        start, expected, found, losses = process.submit(trained_twice, precision).result()
-    assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in found.values())
-    moved = np.concatenate([(expected[name] - start[name]).ravel() for name in start])
-    apart = np.concatenate([(found[name] - expected[name]).ravel() for name in start])
-    assert 0 < np.linalg.norm(apart) < 0.2 * np.linalg.norm(moved)
-    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
+        trained = [process.submit(trained_twice, precision).result() for precision in ("bf16", "fp16")]
+    for start, expected, found, losses in trained:
+        assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in found.values())
+        moved = np.concatenate([(expected[name] - start[name]).ravel() for name in start])
+        apart = np.concatenate([(found[name] - expected[name]).ravel() for name in start])
+        assert 0 < np.linalg.norm(apart) < 0.2 * np.linalg.norm(moved)
+        assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
 def without_amx():
