@@ -145,12 +145,18 @@ class Lazy(Inputs):
                 generator=torch.Generator(),  # otherwise it draws from that of everybody
             )
         self._order.batches = [self.indices[batch].tolist() for batch in order]
-        return map(self._checked, self._loader)
+        return self._checked(iter(self._loader))
 
-    def _checked(self, batch: Tensor | FedsecaError) -> Tensor:
-        if isinstance(batch, FedsecaError):
-            raise batch
-        return batch if self.normalisation is None else self.normalisation.apply(batch)
+    def _checked(self, found: Iterator[Tensor | FedsecaError]) -> Iterator[Tensor]:
+        for batch in found:
+            if isinstance(batch, FedsecaError):
+                try:
+                    raise batch
+                finally:
+                    # It holds this frame: if the frame held it, too, both would last until they are looked for, and
+                    # the processes that read would be waited for until they answer no more, for seconds.
+                    del batch, found, self
+            yield batch if self.normalisation is None else self.normalisation.apply(batch)
 
     def content(self) -> Iterable[bytes | memoryview]:
         return (self.fingerprint, *_content(self.indices))
