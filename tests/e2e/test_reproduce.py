@@ -6,6 +6,9 @@ import subprocess
 
 import pytest
 
+from fedseca.cli.reproduce import _changes
+from fedseca.experiments.catalogue import EXPERIMENTS
+from fedseca.experiments.experiment import Request
 from tests.e2e.command import Command, run, run_each
 
 _SMALLER = """
@@ -139,6 +142,14 @@ def test_all_seeds_count(name, tmp_path):
     assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG" and "data:image/png" in (
         tmp_path / f"{name}.html"
     ).read_text()
+
+
+def test_what_is_said_counts_even_if_the_preset_says_the_same():
+    """The figure `similarity` has fewer rounds of its own."""
+    request = Request("fashion_mnist", changes=_changes("fashion_mnist", ["rounds=15", "model.width=8"]))
+    (run,) = EXPERIMENTS["similarity"].runs(request)
+    assert run.rounds == 15 and run.model.width == 8
+    assert {each.rounds for each in EXPERIMENTS["similarity"].runs(Request("fashion_mnist"))} == {5}
 
 
 BAD = {

@@ -166,26 +166,23 @@ def partition_table(counts: Tensor, num_classes: int | None, most_rows: int = 50
     """
     num_clients = len(counts)
     totals = counts.sum(dim=1).tolist()
-    widths = [len(str(most)) + 1 for most in counts.amax(dim=0).tolist()]
-    as_numbers = num_classes is not None and num_classes <= MOST_COLUMNS
+    by_class = counts[:, : num_classes or 0]
+    widths = [len(str(most)) + 1 for most in by_class.amax(dim=0).tolist()]
+    as_numbers = by_class.shape[1] <= MOST_COLUMNS
     table = Table(box=None, pad_edge=False, padding=0)
     table.add_column("client", justify="right", style="bold")
     table.add_column(" ")
-    if num_classes is None:
-        pass
-    elif as_numbers:
-        for label in range(num_classes):
+    if as_numbers:
+        for label in range(by_class.shape[1]):
             table.add_column(f" {label}", justify="right", no_wrap=True)
     else:
-        table.add_column(f"classes 0 to {num_classes - 1}", overflow="fold")
+        table.add_column(f"classes 0 to {by_class.shape[1] - 1}", overflow="fold")
         table.add_column("  held", justify="right")
     table.add_column("  samples", justify="right", no_wrap=True)
     table.add_column(" ")
     table.add_column(" ")
-    for client, (row, total) in enumerate(zip(counts.tolist()[:most_rows], totals, strict=False)):
-        if num_classes is None:
-            cells = []
-        elif as_numbers:
+    for client, (row, total) in enumerate(zip(by_class.tolist()[:most_rows], totals, strict=False)):
+        if as_numbers:
             cells = [_shaded(count, total, width) for count, width in zip(row, widths, strict=True)]
         else:
             cells = [_heights(row), Text(str(sum(count > 0 for count in row)))]

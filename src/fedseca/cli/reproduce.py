@@ -168,11 +168,10 @@ def _steps() -> Iterator[OnStep]:
 
 
 def _changes(preset: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The fields that settings change of a preset."""
+    """The fields that settings say, put over a preset; what it says itself too, since an experiment may not."""
     values = dict(preset_named(preset))
-    before = dict(values)
-    put_settings(values, settings)
-    return {name: value for name, value in values.items() if name not in before or before[name] != value}
+    said = put_settings(values, settings)
+    return {name: value for name, value in values.items() if name in said}
 
 
 def _short(setting: str) -> str:

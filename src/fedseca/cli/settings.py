@@ -17,8 +17,12 @@ def split_setting(setting: str, form: str = "NAME=VALUE", option: str = "--set")
     return name, text
 
 
-def put_settings(values: dict[str, Any], settings: Iterable[str]) -> None:
-    """Put `PART.NAME=VALUE` over the values of a scenario, one after the other."""
+def put_settings(values: dict[str, Any], settings: Iterable[str]) -> set[str]:
+    """Put `PART.NAME=VALUE` over the values of a scenario, one after the other; the fields that were said."""
+    said = set()
     for setting in settings:
         name, text = split_setting(setting, "PART.NAME=VALUE")
-        GRAMMAR.put(values, GRAMMAR.locate(name, {part: [value] for part, value in values.items()}), text)
+        path = GRAMMAR.locate(name, {part: [value] for part, value in values.items()})
+        GRAMMAR.put(values, path, text)
+        said.add(path.partition(".")[0])
+    return said

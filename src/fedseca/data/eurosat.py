@@ -124,8 +124,10 @@ class EuroSat(FolderSource):
 
 
 def _a_fifth_of_each(sites: Tensor, classes: Tensor) -> Tensor:
-    """Which images are the test set: every fifth of each site and class, where there are few of other classes at each
-    site."""
+    """Which images are the test set: every fifth of each site and class.
+
+    Counting begins elsewhere for each, so that of groups of one image not all are test images, nor none.
+    """
     groups = sites * len(CLASSES) + classes
     place = torch.zeros_like(groups)
     for group in set(groups.tolist()):

@@ -119,7 +119,8 @@ class Timm(Model):
         """The tensors under timm's names, if they have those of the library efficientnet_pytorch."""
         if "_conv_stem.weight" not in tensors or "_fc.weight" not in tensors:
             return tensors
-        own = self._made(num_classes=max(1, *tensors["_fc.weight"].shape[:1], 1)).state_dict()
+        last = tensors["_fc.weight"]
+        own = self._made(num_classes=len(last) if last.ndim else 1).state_dict()
         renamed = in_order(tensors, own)
         if renamed is None:
             raise _unfit(file, self.architecture, "it has the layers of another EfficientNet")
