@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# What is imported is compiled once, not by each of the hundreds of processes that the tests start.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install run test test-browser test-deployment mutate check format clean
 
