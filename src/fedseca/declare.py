@@ -170,13 +170,17 @@ class Declared:
     name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for declared in self.hyperparameters().values():
-            object.__setattr__(self, declared.name, declared.check(getattr(self, declared.name)))
+        for name, declared in self._declared().items():
+            object.__setattr__(self, name, declared.check(getattr(self, name)))
+
+    @classmethod
+    def _declared(cls) -> dict[str, Hyperparameter]:
+        return _hyperparameters(cls, cls.name or cls.__name__)  # type: ignore[arg-type]  # a class is hashable
 
     @classmethod
     def hyperparameters(cls) -> dict[str, Hyperparameter]:
         """The declared hyperparameters by name."""
-        return dict(_hyperparameters(cls, cls.name or cls.__name__))  # type: ignore[arg-type]  # a class is hashable
+        return dict(cls._declared())
 
     @classmethod
     def declared(cls, name: str) -> Hyperparameter:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -71,7 +71,13 @@ class Layout:
     @classmethod
     def of(cls, arrays: Arrays, buffers: BufferPolicy = "median") -> Layout:
         """The layout of one client or global model; `Malformed` if there is nothing to aggregate in it."""
-        layout = cls(tuple(Entry(name, tuple(value.shape), value.dtype) for name, value in arrays.items()), buffers)
+        described = tuple((name, tuple(value.shape), value.dtype) for name, value in arrays.items())
+        return _layout_of(described, buffers)
+
+    @classmethod
+    def checked(cls, entries: tuple[Entry, ...], buffers: BufferPolicy) -> Layout:
+        """The layout of these entries; `Malformed` if there is nothing to aggregate in them."""
+        layout = cls(entries, buffers)
         for entry in layout.entries:
             kind = entry.structure[2]
             if not entry.name and kind != "floating point":
@@ -89,6 +95,8 @@ class Layout:
         Names, shapes and kinds are elected first and the precision among those that agree: a majority is not split by
         differing in precision alone.
         """
+        if layouts and all(layout is layouts[0] for layout in layouts):
+            return replace(layouts[0], buffers=buffers) if layouts[0].buffers != buffers else layouts[0]
         structures = Counter(layout.structure for layout in layouts)
         winner, votes = structures.most_common(1)[0] if structures else ((), 0)
         if 2 * votes <= len(layouts):
@@ -148,11 +156,11 @@ class Layout:
         """Where each parameter starts in the vector, and the end."""
         return tuple(itertools.accumulate((e.size for e in self.parameters), initial=0))
 
-    @property
+    @cached_property
     def dim(self) -> int:
         return self.offsets[-1]
 
-    @property
+    @cached_property
     def is_vector(self) -> bool:
         return [e.name for e in self.entries] == [""]
 
@@ -161,7 +169,7 @@ class Layout:
         """The dtype of the vector: the input's, or the widest of them."""
         return _widest(e.dtype for e in self.parameters)
 
-    @property
+    @cached_property
     def compute_dtype(self) -> torch.dtype:
         """The dtype of the arithmetic."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
@@ -204,6 +212,11 @@ class Layout:
         """The layout that `describe` wrote down."""
         entries = tuple(Entry(name, tuple(shape), getattr(torch, dtype)) for name, shape, dtype in described)
         return cls(entries, buffers)
+
+
+@lru_cache(maxsize=16)  # clients that send the same arrays have the same layout, round after round
+def _layout_of(described: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], buffers: BufferPolicy) -> Layout:
+    return Layout.checked(tuple(Entry(*each) for each in described), buffers)
 
 
 def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:

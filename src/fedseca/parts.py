@@ -58,6 +58,13 @@ class Registry(Mapping[str, type[T]], Generic[T]):
         except (KeyError, TypeError):
             raise UnknownName(unknown(self.kind, name, self)) from None
 
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        if name not in self._classes:
+            load_installed()
+        return name in self._classes
+
     def __iter__(self) -> Iterator[str]:
         load_installed()
         return iter(sorted(self._classes))

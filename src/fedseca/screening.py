@@ -88,8 +88,8 @@ def screen(
     reasons |= {fitting[position]: reason for position, reason in refused.items()}
     admitted = [position for position in range(len(fitting)) if position not in refused]
     return Screening(
-        updates=replace(candidates, norms=norms).select(admitted),
-        norms=norms[admitted],
+        updates=candidates.measured(norms).select(admitted),
+        norms=norms[admitted] if reasons else norms,
         rejected=tuple(Rejection(ids[index], printable(reasons[index], limit=200)) for index in sorted(reasons)),
         form=_usual_form([clients[fitting[p]].form for p in admitted]),
         before=reference,
@@ -165,7 +165,7 @@ def _form(client: Client, layout: Layout | None) -> str | None:
         return str(client.arrays)
     if layout is None:
         return "no majority of the clients sent the same arrays (the global model would tell what is expected)"
-    return layout.mismatch(client.arrays, ordered=client.ordered)
+    return None if client.layout is layout else layout.mismatch(client.arrays, ordered=client.ordered)
 
 
 def _weight(weight: Any) -> str | None:

@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -250,8 +251,7 @@ class Server:
 
     def _generator(self) -> torch.Generator:
         """A generator of this round's own: a restored server draws what an unbroken one would have drawn."""
-        seed = int(np.random.SeedSequence([self.seed, self.round]).generate_state(1, np.uint64)[0])
-        return torch.Generator().manual_seed(seed >> 1)
+        return torch.Generator().manual_seed(_seed_of_round(self.seed, self.round))
 
     def _finish(self, screening: Screening, answer: Aggregation) -> Round:
         updates, layout = screening.updates, screening.updates.layout
@@ -360,6 +360,11 @@ class Server:
             raise StateError(f"{folder}: there is no saved server ({_SAVED})")
         self.restore(read_checkpoint(found))
         return self
+
+
+@lru_cache(maxsize=1024)  # a call without memory is always the first round
+def _seed_of_round(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _callers_level() -> int:

@@ -20,6 +20,9 @@ class Thresholds(Declared):
     norm: float = param(5.0, gt=1, help="suspect with so many times the median norm or more")
 
 
+_USUAL = Thresholds()
+
+
 def suspicion(
     client_ids: Sequence[str],
     norms: Sequence[float],
@@ -32,7 +35,7 @@ def suspicion(
     `named` are those that the rule itself calls malicious. `weights` are None where a low weight says nothing of a
     client: where the rule picks a few of many, or the caller decided what each weighs.
     """
-    limits = thresholds or Thresholds()
+    limits = thresholds or _USUAL
     usual_norm = median(norms) if norms else 0.0
     usual_weight = median(weights) if weights else 0.0
     found = {}

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -30,11 +30,6 @@ State = Mapping[str, Tensor]
 class Row(Protocol):
     """One client's vector, read piece by piece."""
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether reading is free: the numbers lie there in the dtype of the arithmetic."""
-        ...
-
     def read(self, start: int, stop: int) -> Tensor:
         """Coordinates start … stop in the dtype of the arithmetic. May be a view: never write to it."""
         ...
@@ -50,9 +45,10 @@ class ArrayRow:
     device: torch.device
     before: ArrayRow | None = None
 
-    @property
-    def in_memory(self) -> bool:
-        return self.before is None and all(s.dtype == self.dtype and s.is_contiguous() for s in self.segments)
+    @cached_property
+    def segments_in_memory(self) -> bool:
+        """Whether each array lies in the CPU's memory in one piece, whatever its dtype."""
+        return all(s.is_cpu and s.is_contiguous() for s in self.segments)
 
     def read(self, start: int, stop: int) -> Tensor:
         pieces = []
@@ -82,7 +78,6 @@ class MixedRow:
 
     sources: tuple[Row, ...]
     weights: tuple[float, ...]
-    in_memory = False
 
     def read(self, start: int, stop: int) -> Tensor:
         recipe = Recipe.of([(range(len(self.sources)), self.weights)])
@@ -196,6 +191,8 @@ class Updates:
     """The sign agreement of each pair of rows (`ops.sign_agreement`), where it has been counted already."""
     states: tuple[Arrays, ...] = ()
     """The clients' own arrays, for what stands beside the vector."""
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """What a backend found out about these rows; of other rows nothing is known."""
 
     @classmethod
     def collect(
@@ -249,7 +246,7 @@ class Updates:
 
         origin = None if before is None else row(before, None)
         rows = tuple(row(state, origin) for state in states)
-        if len(rows) * layout.dim <= BLOCK_ELEMENTS:
+        if len(rows) * layout.dim <= BLOCK_ELEMENTS and (origin is not None or len(layout.parameters) > 1):
             # What fits into a block is read once: gathering a small model from its arrays costs more than the rule.
             rows = tuple(
                 ArrayRow((each.read(0, layout.dim),), (0, layout.dim), layout.compute_dtype, device) for each in rows
@@ -309,14 +306,19 @@ class Updates:
         return [next(mixed) if place is None else pieces[place] for place in plan.direct]
 
     @property
-    def in_memory(self) -> bool:
-        """Whether reading is free for every row."""
-        return all(row.in_memory for row in self.rows)
+    def sources(self) -> tuple[Row, ...]:
+        """The rows that are read: these rows, or those that they are mixed of, each once."""
+        return self._plan.sources
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether some of the rows are mixes of others."""
-        return self._plan.recipe is not None
+    def recipe(self) -> Recipe | None:
+        """How the rows that are mixes are made of the sources, if some are."""
+        return self._plan.recipe
+
+    @property
+    def places(self) -> tuple[int | None, ...]:
+        """For each row its place among the sources; None if it is the next of the mixes."""
+        return self._plan.direct
 
     def row(self, index: int) -> Tensor:
         """One client's vector in the dtype of the arithmetic. May be a view: never write to it."""
@@ -346,8 +348,16 @@ class Updates:
         layout = Layout((Entry("", (count,), self.dtype),), self.layout.buffers)
         return replace(self, layout=layout, norms=None, agreement=None, states=())
 
+    def measured(self, norms: Tensor) -> Updates:
+        """The same updates, whose lengths are known."""
+        known = replace(self, norms=norms)
+        known.memo.update(self.memo)
+        return known
+
     def select(self, indices: Sequence[int]) -> Updates:
         """The same updates, of these clients only."""
+        if list(indices) == list(range(len(self))):
+            return self
         return replace(
             self,
             rows=tuple(self.rows[i] for i in indices),

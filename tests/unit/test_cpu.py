@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedseca import ops
-from fedseca.ops import cpu, network, reference
-from fedseca.updates import Updates
+from fedseca.ops import cpu, kernels, network, reference, rows
+from fedseca.updates import ArrayRow, Updates
 
 CLIENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
 DIMS = st.sampled_from([1, 2, 3, 31, 63, 64, 65, 127, 129, 500, 2047, 2048, 2049, 5003])
 KINDS = st.sampled_from(["normal", "zeros", "ties", "signed zeros", "denormal", "huge", "constant", "mixed", "sparse"])
 SEEDS = st.integers(0, 1000)
+DTYPES = st.sampled_from([torch.float32, torch.float64])
 
 
-def values(kind: str, clients: int, dim: int, seed: int) -> torch.Tensor:
+def values(kind: str, clients: int, dim: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     rng = np.random.default_rng(seed)
     normal = rng.normal(size=(clients, dim))
     made = {
@@ -32,6 +33,8 @@ def values(kind: str, clients: int, dim: int, seed: int) -> torch.Tensor:
         "mixed": normal * 10.0 ** rng.integers(-30, 30, (clients, 1)),
         "sparse": normal * (rng.random((clients, dim)) > 0.95),
     }[kind]
+    if dtype == torch.float64:
+        return torch.from_numpy(made * {"denormal": 1e-276, "huge": 1e100}.get(kind, 1.0))
     return torch.from_numpy(made.astype(np.float32))
 
 
@@ -49,9 +52,9 @@ def close(found: torch.Tensor, expected: torch.Tensor, scale: float | torch.Tens
     return bool(((found.double() - expected.double()).abs() <= bound).all())
 
 
-@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS)
-def test_selections_and_counts_are_exact(clients, dim, kind, seed):
-    updates = Updates.collect(values(kind, clients, dim, seed))
+@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS, dtype=DTYPES)
+def test_selections_and_counts_are_exact(clients, dim, kind, seed, dtype):
+    updates = Updates.collect(values(kind, clients, dim, seed, dtype))
     assert cpu.takes(updates)
     assert torch.equal(cpu.median(updates).update, reference.median(updates).update)
     assert torch.equal(cpu.median(updates).share, reference.median(updates).share)
@@ -67,9 +70,9 @@ def test_selections_and_counts_are_exact(clients, dim, kind, seed):
     assert torch.allclose(norms, reference.extent(updates)[0], rtol=1e-12)
 
 
-@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS)
-def test_sums_are_close(clients, dim, kind, seed):
-    matrix = values(kind, clients, dim, seed)
+@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS, dtype=DTYPES)
+def test_sums_are_close(clients, dim, kind, seed, dtype):
+    matrix = values(kind, clients, dim, seed, dtype)
     updates = Updates.collect(matrix)
     weights = torch.from_numpy(np.random.default_rng(seed).dirichlet(np.ones(clients)))
     columns, size = matrix.double().abs().amax(dim=0), float(matrix.double().abs().max()) * dim
@@ -89,9 +92,17 @@ def updates_norms(matrix: torch.Tensor) -> torch.Tensor:
 
 
 @settings(max_examples=120)
-@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS, switches=st.tuples(*[st.booleans()] * 4), data=st.data())
-def test_elect_and_merge(clients, dim, kind, seed, switches, data):
-    matrix = values(kind, clients, dim, seed)
+@given(
+    clients=CLIENTS,
+    dim=DIMS,
+    kind=KINDS,
+    seed=SEEDS,
+    dtype=DTYPES,
+    switches=st.tuples(*[st.booleans()] * 4),
+    data=st.data(),
+)
+def test_elect_and_merge(clients, dim, kind, seed, dtype, switches, data):
+    matrix = values(kind, clients, dim, seed, dtype)
     updates = Updates.collect(matrix)
     clamp, clamp_clipped, at_threshold, survivors_vote = switches
     norms = updates_norms(matrix)
@@ -142,11 +153,11 @@ def mixed(updates: Updates, seed: int) -> Updates:
     return updates.mixed(members, weights, [str(k) for k in range(clients)])
 
 
-@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS)
-def test_mixed_rows_are_those_of_the_reference_to_the_last_bit(clients, dim, kind, seed):
+@given(clients=CLIENTS, dim=DIMS, kind=KINDS, seed=SEEDS, dtype=DTYPES)
+def test_mixed_rows_are_those_of_the_reference_to_the_last_bit(clients, dim, kind, seed, dtype):
     if kind in ("huge", "mixed"):
         kind = "normal"  # a sum of such rows may overflow
-    updates = mixed(Updates.collect(values(kind, clients, dim, seed)), seed)
+    updates = mixed(Updates.collect(values(kind, clients, dim, seed, dtype)), seed)
     assert cpu.takes(updates)
     plain = Updates.collect(torch.stack(updates.read(0, dim)))
     assert torch.equal(cpu.sign_agreement(updates), reference.sign_agreement(plain))
@@ -196,31 +207,128 @@ def test_narrow_numbers_are_computed_in_float32(dtype):
         assert torch.equal(a, b.to(a.dtype))
 
 
-def test_float64_takes_the_reference():
-    assert not cpu.takes(Updates.collect(torch.ones(3, 4, dtype=torch.float64)))
+# Rows that are brought into a buffer
+
+
+@pytest.fixture
+def not_read_at_once(monkeypatch):
+    """Small updates are otherwise read once, and lie there as they are worked on."""
+    monkeypatch.setattr("fedseca.updates.BLOCK_ELEMENTS", 3000)
+    monkeypatch.setattr(rows, "_PIECE", 5 * 3000)
+
+
+SIZES = (17, 0, 9_000, 1, 1, 10_992)  # one array is empty, one is longer than a piece, some lie in one piece together
+
+
+def arrays(row: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {f"array {k}": part.clone() for k, part in enumerate(row.split(SIZES))}
+
+
+WRITTEN = [
+    (torch.float32,),
+    (torch.float64,),
+    (torch.float16,),
+    (torch.bfloat16,),
+    (torch.float32, torch.float32, torch.bfloat16),  # clients that differ
+]
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=str)
+@pytest.mark.parametrize("with_before", [False, True])
+@pytest.mark.parametrize("mix", [False, True])
+def test_every_form_is_worked_on_as_the_rows_it_stands_for(not_read_at_once, written, with_before, mix):
+    matrix = values("zeros", 6, sum(SIZES), 4)
+    sent = [arrays(row.to(written[k % len(written)])) for k, row in enumerate(matrix)]
+    before = arrays(values("normal", 1, sum(SIZES), 5)[0].to(written[0])) if with_before else None
+    found = Updates.collect(sent, before=before)
+    wide = found.compute_dtype
+    dense = torch.stack([torch.cat([part.to(wide) for part in each.values()]) for each in sent])
+    if before is not None:
+        dense = torch.cat([part.to(wide) for part in before.values()]) - dense
+    expected = Updates.collect(dense)
+    if mix:
+        found, expected = mixed(found, 3), mixed(expected, 3)
+    assert cpu.takes(found) and rows.Rows.of(found).table is not None
+    for a, b in zip(everything(found), everything(expected), strict=True):
+        last_bit = {torch.float64: 1e-9, torch.float32: 1e-6, torch.int64: 0}.get(a.dtype, 1e-2)
+        assert torch.allclose(a, b.to(a.dtype), rtol=last_bit, atol=last_bit / 10)
+    assert torch.equal(ops.median(found).update, ops.median(expected).update.to(found.dtype))
+    mine, theirs = (ops.survey(each, 0.9) for each in (found, expected))
+    assert torch.equal(mine.agreement, theirs.agreement)
+    assert mine.quantiles is not None and theirs.quantiles is not None and torch.equal(mine.quantiles, theirs.quantiles)
+
+
+def test_a_half_is_what_torch_makes_of_it(not_read_at_once):
+    """All 65,536 of them, as the sum of one row: Inf and NaN too."""
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16)
+    found = cpu.weighted_sum(Updates.collect(every[None]), torch.ones(1, dtype=torch.float64), torch.float32)
+    assert torch.equal(found.nan_to_num(nan=7e4), every.float().nan_to_num(nan=7e4))
+    assert torch.equal(found.isnan(), every.isnan())
+
+
+def test_clients_cut_into_other_arrays_are_read_by_torch(not_read_at_once):
+    matrix = values("normal", 2, 2000, 1)
+    made = Updates.collect([{"a": row[:60], "b": row[60:]} for row in matrix])
+    other = made.with_rows(
+        [*made.rows, ArrayRow((matrix[0, :10], matrix[0, 10:]), (0, 10, 2000), torch.float32, made.device)], "abc"
+    )
+    assert rows.Rows.of(other).table is None
+    plain = Updates.collect(matrix[[0, 1, 0]])
+    assert torch.equal(ops.median(other).update, reference.median(plain).update)
+    assert torch.equal(ops.magnitude_quantiles(other, 0.9), reference.magnitude_quantiles(plain, 0.9))
 
 
 def test_a_client_that_misleads_the_sample_gets_the_exact_quantile_all_the_same():
     row = torch.full((6000,), 5.0)
-    row[:: 6000 // 200] = 1e-3  # just what the sample looks at
+    row[::100] = 1e-3  # just what the sample looks at, a hundredth
     updates = Updates.collect(torch.stack([row, row.flip(0)]))
     assert torch.equal(cpu.magnitude_quantiles(updates, 0.9), reference.magnitude_quantiles(updates, 0.9))
 
 
-@pytest.mark.parametrize("count", range(1, 14))
+def apply(steps, rows):
+    """What the compiled kernel does, comparison by comparison; of a pair only what is kept is written."""
+    for step in steps.tolist():
+        for lower, upper in network.comparisons(step):
+            x, y = rows[lower].copy(), rows[upper].copy()
+            if step[1] & network.KEEP_LOWER:
+                rows[lower] = np.minimum(x, y)
+            if step[1] & network.KEEP_UPPER:
+                rows[upper] = np.maximum(x, y)
+    return rows
+
+
+def wanted_ranks(count):
+    return {(0, count - 1), ((count - 1) // 2,) * 2, (count // 4, count - 1 - count // 4)}
+
+
+@pytest.mark.parametrize("dim", [100, 2_000, 20_000, 300_000])
+def test_the_quantile_is_found_without_a_second_read(dim, monkeypatch):
+    """Whatever the size of the sample, there is room for what lies around the quantile."""
+    monkeypatch.setattr(kernels, "count_magnitudes", None)
+    updates = Updates.collect(values("normal", 4, dim, 7))
+    quantiles = cpu.magnitude_quantiles(updates, 0.9)
+    assert torch.equal(quantiles, reference.magnitude_quantiles(updates, 0.9))
+
+
+@pytest.mark.parametrize("count", range(1, 18))
 def test_networks_sort(count):
     """A network that sorts all rows of 0 and 1 sorts everything; what is left of it finds the wanted ranks."""
-    rows = np.array(list(itertools.product([0, 1], repeat=count)), dtype=np.int32).T
-    for first, last in {(0, count - 1), ((count - 1) // 2,) * 2, (count // 4, count - 1 - count // 4)}:
-        work = rows.copy()
-        for lower, upper, wanted in network.selection_network(count, first, last):
-            x, y = work[lower].copy(), work[upper].copy()
-            if wanted & network.KEEP_LOWER:
-                work[lower] = np.minimum(x, y)
-            if wanted & network.KEEP_UPPER:
-                work[upper] = np.maximum(x, y)
+    rows = np.array(list(itertools.product([0, 1], repeat=count)), dtype=np.int8).T
+    for first, last in wanted_ranks(count):
+        work = apply(network.selection_network(count, first, last), rows.copy())
         assert np.array_equal(work[first : last + 1], np.sort(rows, axis=0)[first : last + 1])
 
 
-def test_a_median_needs_far_fewer_comparisons_than_a_sort():
-    assert len(network.selection_network(64, 31, 31)) < 0.85 * len(network.selection_network(64, 0, 63))
+@pytest.mark.parametrize("count", [31, 64, 100, 257])
+def test_large_networks_sort(count):
+    rows = np.random.default_rng(count).integers(0, 60, (count, 2000))
+    for first, last in wanted_ranks(count):
+        work = apply(network.selection_network(count, first, last), rows.copy())
+        assert np.array_equal(work[first : last + 1], np.sort(rows, axis=0)[first : last + 1])
+
+
+def test_a_median_needs_far_fewer_comparisons_than_a_sort_and_far_fewer_reads():
+    median, everything = (network.selection_network(64, *ranks).tolist() for ranks in ((31, 31), (0, 63)))
+    counts = [sum(len(network.comparisons(step)) for step in steps) for steps in (median, everything)]
+    assert counts[0] < 0.9 * counts[1]
+    assert sum(network.ROWS[step[0]] for step in median) < 0.8 * counts[0]  # a comparison alone reads two rows

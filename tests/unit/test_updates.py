@@ -79,7 +79,7 @@ def test_mixed_rows_are_the_weighted_sums_of_their_rows():
     for form in (matrix, states(matrix)):
         mixed = Updates.collect(form).mixed(members, shares, ["a", "b", "c"])
         expected = (weights @ matrix.double()).float()
-        assert mixed.client_ids == ("a", "b", "c") and mixed.is_mixed and not mixed.in_memory and mixed.dim == 25
+        assert mixed.client_ids == ("a", "b", "c") and mixed.recipe is not None and mixed.dim == 25
         assert torch.equal(matrix_of(mixed), expected)
         assert torch.equal(torch.cat([block for _, block in mixed.blocks(7)], dim=1), expected)
         assert all(torch.equal(mixed.row(m), expected[m]) for m in range(3))
@@ -94,7 +94,7 @@ def test_mixed_rows_are_the_weighted_sums_of_their_rows():
 def test_what_was_not_mixed_stays_as_it_was():
     updates = dataclasses.replace(Updates.collect(torch.randn(3, 8)), norms=torch.tensor([1.0, 2.0, 3.0]))
     same = updates.mixed([[0], [1], [2]], [[1.0]] * 3, ["a", "b", "c"])
-    assert not same.is_mixed and same.rows == updates.rows and same.norms is updates.norms
+    assert same.recipe is None and same.rows == updates.rows and same.norms is updates.norms
     scaled = updates.mixed([[0], [1], [2]], [[0.5], [1.0], [-2.0]], ["a", "b", "c"])
     assert scaled.norms is not None and scaled.norms.tolist() == [0.5, 2.0, 6.0]
     some = updates.mixed([[0, 1], [2]], [[0.5, 0.5], [1.0]], ["a", "b"])

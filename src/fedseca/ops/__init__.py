@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -59,7 +60,7 @@ def _primitive(reference_function: Callable[Concatenate[Updates, P], R]) -> Call
     @functools.wraps(reference_function)
     def ask(updates: Updates, /, *arguments: P.args, **options: P.kwargs) -> R:
         for module in BACKENDS:
-            backend = importlib.import_module(module)
+            backend = sys.modules.get(module) or importlib.import_module(module)
             offered: Callable[Concatenate[Updates, P], R] | None = getattr(backend, name, None)
             if offered is not None and backend.takes(updates):
                 answer = offered(updates, *arguments, **options)

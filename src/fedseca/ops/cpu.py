@@ -2,14 +2,16 @@
 
 Each is the twin of one in `reference.py`. A task is a fixed range of coordinates, its partial results have a place of
 their own and are added up in order: the answer does not depend on the number of threads (`torch.set_num_threads`).
+Inside a task the rows are worked on where they lie, or in pieces that were brought into a buffer (`rows.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,19 +22,18 @@ from torch import Tensor
 from fedseca.ops import kernels, reference
 from fedseca.ops.network import selection_network
 from fedseca.ops.plan import Merge, MergePlan, Selection, SignSurvey, share_of
-from fedseca.updates import Recipe, Updates
+from fedseca.ops.rows import BITS, Rows
+from fedseca.updates import Updates
 
 TASK = 1 << 18
 """The most coordinates in a task."""
-_COPIED = 1 << 22
-"""The most numbers in a task whose rows have to be copied, since they do not lie in memory as float32."""
-_MIXED = 1 << 20
-"""The same where rows are mixed: what was mixed should stay in the cache until it is read."""
 _CACHED = 1 << 16
 """How many numbers of all rows a kernel works on at a time: they should stay in a core's second-level cache."""
 _SAMPLE = 1 << 15
-"""How many magnitudes of a client are looked at to guess where its quantile lies."""
+"""How many magnitudes of a client are looked at, at most, to guess where its quantile lies."""
 
+_SAMPLED = "sample"
+"""Under this name it is kept beside the rows."""
 _WORTH_A_THREAD = 1 << 22
 """From how many numbers on threads save more time than they cost."""
 
@@ -40,50 +41,45 @@ T = TypeVar("T")
 
 
 def takes(updates: Updates) -> bool:
-    """Whether these primitives can be used: numbers of 32 bits or fewer in the CPU's memory."""
-    return updates.device.type == "cpu" and updates.compute_dtype == torch.float32 and len(updates) > 0
+    """Whether these primitives can be used: numbers in the CPU's memory."""
+    return updates.device.type == "cpu" and updates.compute_dtype in BITS and len(updates) > 0
 
 
-def _tasks(updates: Updates) -> Iterator[tuple[int, int]]:
+def _tasks(updates: Updates) -> tuple[tuple[int, int], ...]:
     """Ranges of coordinates: large arrays are cut, small neighbours are taken together."""
-    most = min(TASK, max(1 << 14, updates.dim // 16))  # enough of them for threads to share, few enough to be cheap
-    if updates.is_mixed:
-        most = min(most, max(1 << 12, _MIXED // len(updates)))
-    elif not updates.in_memory:
-        most = min(most, max(1 << 12, _COPIED // len(updates)))
-    start = 0
-    for stop in updates.layout.offsets[1:]:
+    # Enough of them for threads to share, few enough to be cheap.
+    return _cut(updates.layout.offsets, min(TASK, max(1 << 14, updates.dim // 16)))
+
+
+@lru_cache(maxsize=64)
+def _cut(offsets: tuple[int, ...], most: int) -> tuple[tuple[int, int], ...]:
+    tasks, start = [], 0
+    for stop in offsets[1:]:
         while stop - start >= most:
-            yield start, start + most
+            tasks.append((start, start + most))
             start += most
         if stop - start >= most // 4:
-            yield start, stop
+            tasks.append((start, stop))
             start = stop
-    if start < updates.dim:
-        yield start, updates.dim
+    if start < offsets[-1]:
+        tasks.append((start, offsets[-1]))
+    return tuple(tasks)
 
 
 def _run(updates: Updates, work: Callable[[int, NDArray[np.int64], int, int], None]) -> None:
-    """Call work(task, addresses of the rows, start, stop) for each task, from as many threads as torch has."""
+    """Call work(task, addresses of the rows, start, stop) for the pieces of each task, one after the other, from as
+    many threads as torch has."""
+    rows = Rows.of(updates)
 
-    def one(numbered: tuple[int, tuple[int, int]]) -> None:
-        task, (start, stop) = numbered
-        # Where a row lies in memory as float32, this is a view of it; else a copy of this piece is made.
-        pieces = [piece.contiguous() for piece in updates.read(start, stop, combine=_combine)]
-        work(task, np.array([piece.data_ptr() for piece in pieces], dtype=np.int64), start, stop)
+    def one(task: int, start: int, stop: int) -> None:
+        for addresses, first, last in rows.pieces(start, stop):
+            work(task, addresses, first, last)
 
-    _spread(one, list(enumerate(_tasks(updates))), len(updates) * updates.dim)
-
-
-def _combine(pieces: list[Tensor], recipe: Recipe) -> Sequence[Tensor]:
-    """The compiled twin of `combine_rows`."""
-    rows = [piece.contiguous() for piece in pieces]
-    addresses = np.array([row.data_ptr() for row in rows], dtype=np.int64)
-    length = len(rows[0])
-    mixed = torch.empty(len(recipe.ends) - 1, length)
-    width = max(64, min(512, _CACHED // 4 // len(rows) // 32 * 32))  # the rows of a block are kept in float64
-    kernels.mix(addresses, length, width, recipe.ends, recipe.sources, recipe.weights, recipe.divisors, mixed.numpy())
-    return list(mixed)
+    tasks = _tasks(updates)
+    if len(tasks) == 1:  # what is small is done at once
+        one(0, *tasks[0])
+    else:
+        _spread(lambda numbered: one(numbered[0], *numbered[1]), list(enumerate(tasks)), len(updates) * updates.dim)
 
 
 def _spread(work: Callable[[Any], T], items: Sequence[Any], numbers: int) -> list[T]:
@@ -96,7 +92,7 @@ def _spread(work: Callable[[Any], T], items: Sequence[Any], numbers: int) -> lis
 
 
 def _count(updates: Updates) -> int:
-    return sum(1 for _ in _tasks(updates))
+    return len(_tasks(updates))
 
 
 def _width(updates: Updates) -> int:
@@ -106,13 +102,17 @@ def _width(updates: Updates) -> int:
 
 def extent(updates: Updates) -> tuple[Tensor, Tensor]:
     squares = np.zeros((_count(updates), len(updates)))
-    largest = np.zeros((_count(updates), len(updates)), np.int32)
+    whole, one = BITS[updates.compute_dtype]
+    largest = np.zeros((_count(updates), len(updates)), whole)
+    step = _step(updates.dim)
+    sampled = np.empty((len(updates), -(-updates.dim // step)), one.dtype)
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.measure(addresses, stop - start, squares[task], largest[task])
+        kernels.measure(addresses, start, stop - start, one, squares[task], largest[task], step, sampled)
 
     _run(updates, work)
-    maxima = largest.max(axis=0).view(np.float32).astype(np.float64)
+    updates.memo[_SAMPLED] = sampled
+    maxima = largest.max(axis=0).view(one.dtype).astype(np.float64)
     return torch.from_numpy(squares.sum(axis=0)).sqrt(), torch.from_numpy(maxima)
 
 
@@ -121,10 +121,10 @@ def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = 
     dtype = dtype or updates.dtype
     direct = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     result, given, width = torch.empty(updates.dim, dtype=direct), _array(weights), _width(updates)
-    out = result.numpy()
+    out, one = result.numpy(), BITS[updates.compute_dtype].one
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.weighted_sum(addresses, stop - start, width, given, out[start:stop])
+        kernels.weighted_sum(addresses, stop - start, one, width, given, out[start:stop])
 
     _run(updates, work)
     return result.to(dtype)
@@ -132,9 +132,10 @@ def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = 
 
 def residual_norms(updates: Updates, weights: Tensor) -> Tensor:
     squares, given, width = np.zeros((_count(updates), len(updates))), _array(weights), _width(updates)
+    one = BITS[updates.compute_dtype].one
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.residual_squares(addresses, stop - start, width, given, squares[task])
+        kernels.residual_squares(addresses, stop - start, one, width, given, squares[task])
 
     _run(updates, work)
     return torch.from_numpy(squares.sum(axis=0)).sqrt()
@@ -145,9 +146,10 @@ def squared_distances(updates: Updates, scale: Tensor | None = None) -> Tensor:
     factors = np.ones(clients) if scale is None else _array(scale)
     squares = np.zeros((_count(updates), clients, clients + 3))
     width = max(64, _width(updates) // 4)  # the rows are kept in float64, and each is read K times
+    one = BITS[updates.compute_dtype].one
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.squared_distances(addresses, stop - start, width, factors, squares[task])
+        kernels.squared_distances(addresses, stop - start, one, width, factors, squares[task])
 
     _run(updates, work)
     upper = np.triu(squares.sum(axis=0)[:, :clients], 1)
@@ -165,11 +167,12 @@ def trimmed_mean(updates: Updates, trim: int) -> Selection:
 
 def _select_middle(updates: Updates, trim: int, network: NDArray[np.int32]) -> Selection:
     chosen, width = np.zeros((_count(updates), len(updates)), np.int64), _width(updates)
-    result = torch.empty(updates.dim, dtype=torch.float32)
-    out = result.numpy()
+    result = torch.empty(updates.dim, dtype=updates.compute_dtype)
+    out, (whole, one) = result.numpy(), BITS[updates.compute_dtype]
+    kind = np.empty(0, whole)
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.select_middle(addresses, stop - start, width, network, trim, out[start:stop], chosen[task])
+        kernels.select_middle(addresses, stop - start, one, width, network, trim, out[start:stop], chosen[task], kind)
 
     _run(updates, work)
     hits = torch.from_numpy(chosen.sum(axis=0)).double()
@@ -181,26 +184,29 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
     signs = signs and updates.agreement is None
     if quantile is None and updates.agreement is not None:
         return SignSurvey(updates.agreement, None)
-    clients, tasks = len(updates), _count(updates)
-    low, high = np.zeros((2, clients), np.int32)
+    clients, tasks, (whole, one) = len(updates), _count(updates), BITS[updates.compute_dtype]
+    low, high = np.zeros((2, clients), whole)
+    share = 0.0
     if quantile is not None:
-        low, high = _brackets(updates, quantile)
+        low, high, within = _brackets(updates, quantile)
+        share = max(1 / 16, 2 * within)  # they may lie close together
     agreement = np.zeros((tasks, clients, clients), np.int64)
     at_low, found = np.zeros((2, tasks, clients), np.int64)
-    inside: list[list[NDArray[np.int32]]] = [[] for _ in range(tasks)]
+    inside: list[list[list[NDArray[Any]]]] = [[[] for _ in range(clients)] for _ in range(tasks)]
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        room = (stop - start) // 16 + 64 if quantile is not None else 0
-        candidates = np.empty((clients, room), np.int32)
-        kernels.survey(
-            addresses, stop - start, low, high, signs, agreement[task], at_low[task], found[task], candidates
-        )
-        inside[task] = [candidates[k, : found[task, k]].copy() for k in range(clients)]
+        room = int((stop - start) * share) + 64 if quantile is not None else 0
+        candidates, here = np.empty((clients, room), whole), np.zeros(clients, np.int64)
+        kernels.survey(addresses, stop - start, one, low, high, signs, agreement[task], at_low[task], here, candidates)
+        found[task] += here
+        if quantile is not None:
+            for k, count in enumerate(here.tolist()):
+                inside[task][k].append(candidates[k, :count].copy())
 
     _run(updates, work)
     quantiles = None
     if quantile is not None:
-        brackets = [_Bracket(low[k], high[k], [part[k] for part in inside]) for k in range(clients)]
+        brackets = [_Bracket(low[k], high[k], [piece for task in inside for piece in task[k]]) for k in range(clients)]
         first, number = at_low.sum(axis=0), found.sum(axis=0)
 
         def exactly(k: int) -> float:
@@ -224,30 +230,34 @@ def magnitude_quantiles(updates: Updates, quantile: float) -> Tensor:
     return quantiles
 
 
-def _brackets(updates: Updates, quantile: float) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Bits of magnitudes just below and above where a sample says each client's quantile is."""
-    step = max(1, updates.dim // _SAMPLE)
-    low, high = np.zeros((2, len(updates)), np.int32)
+def _step(dim: int) -> int:
+    """How far apart the numbers of a sample are."""
+    # A larger sample takes longer to sort, and leaves fewer candidates: a hundredth of all is enough of it.
+    return max(1, dim // min(_SAMPLE, max(_SAMPLE // 32, dim // 100)))
 
-    def read(task: tuple[int, int]) -> list[Tensor]:
-        return updates.read(*task, step, _combine)
 
-    sampled = _spread(read, list(_tasks(updates)), len(updates) * updates.dim)
+def _brackets(updates: Updates, quantile: float) -> tuple[NDArray[Any], NDArray[Any], float]:
+    """Bits of magnitudes just below and above where a sample says each client's quantile is, and which share of all
+    magnitudes should lie between them."""
+    whole, step = BITS[updates.compute_dtype].whole, _step(updates.dim)
+    low, high = np.zeros((2, len(updates)), whole)
+    sampled = updates.memo.get(_SAMPLED)  # while the rows were measured
+    if sampled is None:
+        sampled = Rows.of(updates).sample(step)
+
+    size = sampled.shape[1]
+    middle, slack = quantile * (size - 1), 4 * math.sqrt(quantile * (1 - quantile) * size) + 2
+    if step == 1:
+        slack = 2.0  # nothing was left to chance
+    lower, upper = math.floor(middle - slack), math.ceil(middle + slack)
 
     def bracket(k: int) -> None:
-        magnitudes = torch.cat([pieces[k] for pieces in sampled]).abs().numpy().view(np.int32)
-        size = magnitudes.size
-        middle, slack = quantile * (size - 1), 4 * math.sqrt(quantile * (1 - quantile) * size) + 2
-        if step == 1:
-            slack = 2.0  # nothing was left to chance
-        lower, upper = math.floor(middle - slack), math.ceil(middle + slack)
-        ranks = [min(max(rank, 0), size - 1) for rank in (lower, upper)]
-        ordered = np.partition(magnitudes, ranks)
-        low[k] = ordered[ranks[0]] if lower >= 0 else -1
-        high[k] = ordered[ranks[1]] if upper < size else kernels.MAGNITUDE
+        ordered = np.sort(np.abs(sampled[k]).view(whole))
+        low[k] = ordered[lower] if lower >= 0 else -1
+        high[k] = ordered[upper] if upper < size else np.iinfo(whole).max
 
     _spread(bracket, range(len(updates)), len(updates) * updates.dim)
-    return low, high
+    return low, high, (upper - lower) / size
 
 
 @dataclass(frozen=True)
@@ -256,31 +266,34 @@ class _Bracket:
 
     low: int
     high: int
-    parts: list[NDArray[np.int32]]
+    parts: list[NDArray[Any]]
 
 
 def _quantile(updates: Updates, client: int, quantile: float, bracket: _Bracket, at_low: int, number: int) -> float:
     """The exact quantile of one client, from the values within its bracket where they hold it."""
     *ranks, fraction = reference.quantile_ranks(quantile, updates.dim)
+    whole, one = BITS[updates.compute_dtype]
     between = np.concatenate(bracket.parts)
     wanted = [int(rank - at_low) for rank in ranks]
     if between.size == number and all(0 <= w < number for w in wanted):
-        ordered = np.partition(between, wanted)
-        low, high = (float(ordered[w].view(np.float32)) for w in wanted)
+        # The two ranks are neighbours, or one. NumPy has a fast way to find one, and a slow way to find two.
+        ordered = np.partition(between, wanted[0])
+        following = ordered[wanted[0]] if wanted[1] == wanted[0] else ordered[wanted[1] :].min()
+        low, high = (float(each.view(one.dtype)) for each in (ordered[wanted[0]], following))
         return reference.interpolate(low, high, fraction)
     # An end of the bracket is a value that many coordinates share, zero perhaps.
     alone = updates.select([client])
-    ends = np.array([[bracket.low], [bracket.high]], np.int32)
+    ends = np.array([[bracket.low], [bracket.high]], whole)
     counts = np.zeros((_count(alone), 1, 3), np.int64)
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.count_magnitudes(addresses, stop - start, ends[0], ends[1], counts[task])
+        kernels.count_magnitudes(addresses, stop - start, one, ends[0], ends[1], counts[task])
 
     _run(alone, work)
     below, up_to_low, up_to_high = counts.sum(axis=0)[0]
     for end, least, most in ((ends[0], below, up_to_low), (ends[1], up_to_low + number, up_to_high)):
         if all(least <= rank < most for rank in ranks):
-            return float(end.view(np.float32)[0])
+            return float(end.view(one.dtype)[0])
     # The bracket missed the quantile: use the whole row.
     return float(reference.magnitude_quantiles(alone, quantile)[0])
 
@@ -292,16 +305,17 @@ def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
     middle = (clients - 1) // 2
     network = selection_network(clients, middle, middle)
     factor = _array(plan.clip_factor)
-    factors, thresholds = _split(factor), _threshold_bits(plan)
+    whole, one = BITS[updates.compute_dtype]
+    factors, thresholds = _split(factor, one.dtype), _threshold_bits(plan, one.dtype).view(whole)
     takes_part = -((factor > 0) | (not plan.clamp_clipped)).astype(np.int32)
-    ballots = plan.ballots.to(torch.int32).numpy()
+    ballots = plan.ballots.numpy().astype(whole)
     survived, adopted = np.zeros((2, tasks, clients), np.int64)
-    result = torch.empty(updates.dim, dtype=torch.float32)
+    result = torch.empty(updates.dim, dtype=updates.compute_dtype)
     out = result.numpy()
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
         kernels.elect_and_merge(
-            addresses, stop - start, width, network, factors, thresholds, takes_part, ballots,
+            addresses, stop - start, one, width, network, factors, thresholds, takes_part, ballots,
             plan.clamp, plan.clamp_clipped, plan.survivors_vote, out[start:stop], survived[task], adopted[task],
         )  # fmt: skip
 
@@ -310,24 +324,25 @@ def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
     return Merge(result, torch.from_numpy(survived.sum(axis=0)), entered, share_of(entered, None))
 
 
-def _split(factor: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Each factor as the product of two float32: one alone cannot be smaller than 1e-38."""
-    small = factor < 2.0**-100
+def _split(factor: NDArray[np.float64], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Each factor as the product of two numbers of a kind: a float32 alone cannot be smaller than 1e-38."""
+    small = (factor < 2.0**-100) & (kind == np.float32)
     first = np.where(small, 2.0**-126, 1.0)
-    return np.stack([first, np.where(small, factor * 2.0**126, factor)], axis=1).astype(np.float32)
+    return np.stack([first, np.where(small, factor * 2.0**126, factor)], axis=1).astype(kind)
 
 
-def _threshold_bits(plan: MergePlan) -> NDArray[np.int32]:
-    """T_k such that a magnitude survives if and only if its bits exceed T_k. A zero never does."""
+def _threshold_bits(plan: MergePlan, kind: np.dtype[Any]) -> NDArray[Any]:
+    """T_k such that a magnitude survives if and only if its bits exceed those of T_k. A zero never does."""
     if plan.threshold is None:
-        return np.zeros(len(plan.clip_factor), np.int32)
+        return np.zeros(len(plan.clip_factor), kind)
     exact = _array(plan.threshold)
-    nearest = exact.astype(np.float32)
-    if plan.survives_at_threshold:  # |g| ≥ λ: more than the number before the least float32 that is not below λ
-        least = np.where(nearest.astype(np.float64) < exact, np.nextafter(nearest, np.float32(np.inf)), nearest)
-        return np.maximum(least.astype(np.float32).view(np.int32) - 1, 0).astype(np.int32)
-    most = np.where(nearest.astype(np.float64) > exact, np.nextafter(nearest, np.float32(0)), nearest)
-    return np.maximum(most.astype(np.float32).view(np.int32), 0).astype(np.int32)
+    nearest = exact.astype(kind)
+    if plan.survives_at_threshold:  # |g| ≥ λ: more than the number before the least that is not below λ
+        least = np.where(nearest.astype(np.float64) < exact, np.nextafter(nearest, kind.type(np.inf)), nearest)
+        below: NDArray[Any] = np.nextafter(least.astype(kind), kind.type(-np.inf))
+        return below.clip(min=0)
+    most = np.where(nearest.astype(np.float64) > exact, np.nextafter(nearest, kind.type(0)), nearest)
+    return most.astype(kind).clip(min=0)
 
 
 def _array(values: Tensor) -> NDArray[Any]:

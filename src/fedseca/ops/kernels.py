@@ -1,9 +1,10 @@
 """The loops behind `cpu.py`, compiled by Numba when they are first called and cached on disk from then on.
 
-Each kernel takes the addresses of K rows of float32 numbers and their length. Rows need not lie next to each other, so
-nothing is ever stacked. Magnitudes are compared as int32: for numbers of one sign the order of the bits is the order of
-the numbers, and integer comparisons vectorise where floating-point ones do not. No kernel starts threads; `cpu.py`
-calls them from its own.
+Each kernel takes the addresses of K rows of numbers, their length, and `one`: a 1 of the kind of the numbers, float32
+or float64, for which the kernel is compiled. Rows need not lie next to each other, so nothing is ever stacked; what
+does not lie there as such numbers is brought into a buffer first, a piece at a time (`gather`). Magnitudes are compared
+by their bits: for numbers of one sign the order of the bits is the order of the numbers, and comparisons of integers
+vectorise where those of numbers do not. No kernel starts threads; `cpu.py` calls them from its own.
 """
 
 from __future__ import annotations
@@ -12,17 +13,39 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import carray as _carray
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
-MAGNITUDE = np.int32(0x7FFFFFFF)
-EIGHTH = np.float32(0.125)
-_i32 = np.int32
+from fedseca.ops.intrinsics import (
+    BLOCK,
+    bits,
+    both,
+    differ,
+    exchange,
+    fetch,
+    fit,
+    flag,
+    integers_at,
+    magnitude,
+    mask,
+    minus,
+    number,
+    numbers_at,
+    per_line,
+    plus,
+    popcount,
+    sign_bit,
+    sign_mask,
+    words_at,
+)  # fmt: skip
+from fedseca.ops.network import FOLD_EIGHT, FOLD_FOUR, KEEP_LOWER, MERGE_EIGHT, MERGE_FOUR, PAIR, PATTERNS
+
 LANES = 64
 GROUP = 32 * LANES
 """Coordinates whose signs fill one word of 32 bits in each of 64 lanes."""
+EIGHTH = np.float32(0.125)
+FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
+"""How the numbers of an array are written."""
 
 
 def _compiled(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -40,54 +63,150 @@ _sums = _compiled(fastmath={"reassoc", "contract", "nsz"})  # sums may be split 
 _exact = _compiled()
 
 
-@intrinsic
-def _popcount(context: Any, word: Any) -> Any:
-    return word(word), lambda ctx, builder, signature, arguments: builder.ctpop(arguments[0])
-
-
-@intrinsic
-def _bits(context: Any, number: Any) -> Any:
-    """A float32 as the int32 with the same bits."""
-    return types.int32(types.float32), lambda ctx, b, signature, arguments: b.bitcast(arguments[0], ir.IntType(32))
-
-
-@intrinsic
-def _number(context: Any, bits: Any) -> Any:
-    """An int32 as the float32 with the same bits."""
-    return types.float32(types.int32), lambda ctx, b, signature, arguments: b.bitcast(arguments[0], ir.FloatType())
-
-
-@intrinsic
-def _integers_at(context: Any, address: Any) -> Any:
-    pointer = types.CPointer(types.int32)
-    return pointer(address), lambda c, b, s, arguments: b.inttoptr(arguments[0], ir.IntType(32).as_pointer())
-
-
-@intrinsic
-def _floats_at(context: Any, address: Any) -> Any:
-    pointer = types.CPointer(types.float32)
-    return pointer(address), lambda c, b, s, arguments: b.inttoptr(arguments[0], ir.FloatType().as_pointer())
-
-
-@_sums
-def measure(addresses, length, squares, largest):
-    """‖g_k‖² and the bits of max|g_k| for each row."""
-    for k in range(addresses.size):
-        bits = _carray(_integers_at(addresses[k]), (length,))
-        values = _carray(_floats_at(addresses[k]), (length,))
-        square, most = 0.0, _i32(0)
-        for start in range(0, length, GROUP):
-            stop = min(start + GROUP, length)
-            for i in range(start, stop):
-                square += np.float64(values[i]) * np.float64(values[i])
-            for i in range(start, stop):
-                most = max(most, bits[i] & MAGNITUDE)
-        squares[k] = square
-        largest[k] = most
+# Rows that do not lie in memory as they are worked on
 
 
 @_exact
-def survey(addresses, length, low, high, count_signs, agreement, at_low, found, candidates):
+def gather(table, kinds, native, origin, origin_kinds, offsets, start, stop, one, buffer, addresses):
+    """The addresses of coordinates start … stop of all rows; what is not there as numbers of this kind is loaded.
+
+    table[k, s] is where array s of row k lies and kinds[k, s] how its numbers are written; `native` is the kind that
+    needs no loading. Array s holds the coordinates offsets[s] … offsets[s + 1]. With an `origin` (one more such row,
+    empty if there is none) the rows are origin − row. Row k is loaded into buffer[k], the origin into the last row.
+    """
+    first = np.searchsorted(offsets, start, side="right") - 1
+    alone = stop <= offsets[first + 1]
+    size, clients = stop - start, table.shape[0]
+    if origin.size:
+        base = _found(origin, origin_kinds, native, offsets, first, alone, start, size, one, buffer[clients])
+        for k in range(clients):
+            at = _found(table[k], kinds[k], native, offsets, first, alone, start, size, one, buffer[k])
+            _subtract(base, at, size, one, buffer[k])
+            addresses[k] = np.int64(buffer[k].ctypes.data)
+    else:
+        for k in range(clients):
+            addresses[k] = _found(table[k], kinds[k], native, offsets, first, alone, start, size, one, buffer[k])
+
+
+@_exact
+def _found(segments, kinds, native, offsets, first, alone, start, size, one, buffer):
+    """Where a piece of a row lies: in the row's own array, or in the buffer, into which it was loaded."""
+    if alone and kinds[first] == native:
+        return segments[first] + (start - offsets[first]) * np.int64(buffer.itemsize)
+    done, s = 0, first
+    while done < size:
+        skipped = start + done - offsets[s]
+        count = min(size - done, offsets[s + 1] - offsets[s] - skipped)
+        _load(segments[s], kinds[s], skipped, buffer[done : done + count])
+        done, s = done + count, s + 1
+    return np.int64(buffer.ctypes.data)
+
+
+@_exact
+def _subtract(base, at, size, one, result):
+    origin, values = _carray(numbers_at(base, 0, one), (size,)), _carray(numbers_at(at, 0, one), (size,))
+    for i in range(size):
+        result[i] = origin[i] - values[i]
+
+
+@_exact
+def _load(address, kind, start, out):
+    """Numbers of any kind, as those of `out`."""
+    if kind == FLOAT32:
+        singles = _carray(numbers_at(address, start, np.float32(1)), (out.size,))
+        for i in range(out.size):
+            out[i] = singles[i]
+    elif kind == FLOAT64:
+        doubles = _carray(numbers_at(address, start, np.float64(1)), (out.size,))
+        for i in range(out.size):
+            out[i] = doubles[i]
+    elif kind == BFLOAT16:
+        upper = _carray(words_at(address, start), (out.size,))
+        for i in range(out.size):
+            out[i] = number(np.int32(np.int32(upper[i]) << np.int32(16)))
+    else:
+        halves = _carray(words_at(address, start), (out.size,))
+        for i in range(out.size):
+            out[i] = _half(np.int32(halves[i]))
+
+
+@_exact
+def _half(half):
+    """A float16 as the float32 of the same value: sign, 5 bits of exponent, 10 of fraction."""
+    size = np.int32(half & np.int32(0x7FFF))
+    shifted = np.int32(size << np.int32(13))
+    normal = np.int32(shifted + np.int32(112 << 23))  # the bias is 127 in the place of 15
+    special = np.int32(shifted | np.int32(0x7F800000))  # Inf and NaN
+    small = bits(np.float32(size) * np.float32(2.0**-24))  # below the least normal number
+    found = small if size < np.int32(0x0400) else (special if size >= np.int32(0x7C00) else normal)
+    return number(np.int32(found | np.int32(np.int32(half & np.int32(0x8000)) << np.int32(16))))
+
+
+@_exact
+def sample(table, kinds, origin, origin_kinds, offsets, step, scratch, sampled):
+    """sampled[k, m] = coordinate m·step of row k; `scratch` is a row of one number."""
+    for k in range(table.shape[0]):
+        s = 0
+        for m in range(sampled.shape[1]):
+            place = m * step
+            while place >= offsets[s + 1]:
+                s += 1
+            _load(table[k, s], kinds[k, s], place - offsets[s], scratch)
+            value = scratch[0]
+            if origin.size:
+                _load(origin[s], origin_kinds[s], place - offsets[s], scratch)
+                value = scratch[0] - value
+            sampled[k, m] = value
+
+
+# What the rules are made of
+
+
+@_exact
+def _fill(array, value):
+    for i in range(array.size):  # compiled in a fraction of the time that an assignment to a slice takes
+        array[i] = value
+
+
+@_exact
+def _fetch(address, start, size, one):
+    """Ask for a piece of a row that is worked on next: rows are read in turns, which the processor does not foresee."""
+    for place in range(start, start + size, per_line(one)):
+        fetch(address, place, one)
+
+
+@_exact
+def measure(addresses, first, length, one, squares, largest, step, sampled):
+    """Adds ‖g_k‖² of each row; raises the bits of max|g_k|; and keeps what of coordinates first … first + length is a
+    multiple of `step`: sampled[k, m] is coordinate m·step."""
+    for k in range(addresses.size):
+        for start in range(0, length, GROUP):
+            size = min(GROUP, length - start)
+            _fetch(addresses[k], start + GROUP, size, one)
+            values = _carray(numbers_at(addresses[k], start, one), (size,))
+            squares[k] += _square(values)
+            largest[k] = _largest(_carray(integers_at(addresses[k], start, one), (size,)), largest[k])
+            for m in range((first + start + step - 1) // step, (first + start + size - 1) // step + 1):
+                sampled[k, m] = values[m * step - first - start]
+
+
+@_sums
+def _square(values):
+    square = 0.0
+    for i in range(values.size):
+        square += np.float64(values[i]) * np.float64(values[i])
+    return square
+
+
+@_exact
+def _largest(row, most):
+    for i in range(row.size):
+        most = max(most, magnitude(row[i]))
+    return most
+
+
+@_exact
+def survey(addresses, length, one, low, high, count_signs, agreement, at_low, found, candidates):
     """Σ_j sgn·sgn of all pairs, and for each row which magnitudes lie within its bracket.
 
     Signs are packed 32 to a word, bit j of lane i being coordinate 64·j + i of a group: any order will do for counting.
@@ -97,23 +216,25 @@ def survey(addresses, length, low, high, count_signs, agreement, at_low, found, 
     signs = np.zeros((clients, LANES), np.uint32)
     present = np.zeros((clients, LANES), np.uint32)
     inside = np.zeros(LANES, np.uint32)
-    tail = np.zeros(GROUP, np.int32)
+    tail = np.zeros(GROUP, low.dtype)
     for start in range(0, length, GROUP):
         size = min(GROUP, length - start)
         zeros = size < GROUP
         for k in range(clients):
-            row = _carray(_integers_at(addresses[k] + 4 * start), (GROUP,))
+            row = _carray(integers_at(addresses[k], start, one), (GROUP,))
             if size < GROUP:
-                tail[:] = 0
-                tail[:size] = row[:size]
+                _fill(tail, 0)
+                for i in range(size):
+                    tail[i] = row[i]
                 row = tail
+            _fetch(addresses[k], start + GROUP, GROUP, one)
             least, beyond = _pack(row, low[k], high[k], signs[k], inside)
             at_low[k] += GROUP - beyond
             if size < GROUP and low[k] >= 0:
                 at_low[k] -= GROUP - size  # the zeros that fill up the tail are no coordinates
             if count_signs:
                 there = present[k]
-                there[:] = np.uint32(0xFFFFFFFF)
+                _fill(there, np.uint32(0xFFFFFFFF))
                 if least == 0:
                     zeros = True
                     _pack_present(row, there)
@@ -125,9 +246,10 @@ def survey(addresses, length, low, high, count_signs, agreement, at_low, found, 
 @_exact
 def _pack(row, low, high, signs, inside):
     """Pack the signs of a group and which magnitudes are within the bracket; the least one, and how many exceed low."""
-    least, beyond, none = MAGNITUDE, _i32(0), np.uint32(0)
-    signs[:] = 0
-    inside[:] = 0
+    least, none = magnitude(fit(-1, low)), np.uint32(0)
+    beyond = fit(0, low)
+    _fill(signs, 0)
+    _fill(inside, 0)
     for j in range(0, 32, 4):
         bit_w, bit_x = np.uint32(1) << np.uint32(j), np.uint32(2) << np.uint32(j)
         bit_y, bit_z = np.uint32(4) << np.uint32(j), np.uint32(8) << np.uint32(j)
@@ -136,10 +258,11 @@ def _pack(row, low, high, signs, inside):
             y, z = row[(j + 2) * LANES + i], row[(j + 3) * LANES + i]
             signs[i] |= (bit_w if w < 0 else none) | (bit_x if x < 0 else none)
             signs[i] |= (bit_y if y < 0 else none) | (bit_z if z < 0 else none)
-            w, x, y, z = _i32(w & MAGNITUDE), _i32(x & MAGNITUDE), _i32(y & MAGNITUDE), _i32(z & MAGNITUDE)
+            w, x, y, z = magnitude(w), magnitude(x), magnitude(y), magnitude(z)
             inside[i] |= (bit_w if (w > low) & (w < high) else none) | (bit_x if (x > low) & (x < high) else none)
             inside[i] |= (bit_y if (y > low) & (y < high) else none) | (bit_z if (z > low) & (z < high) else none)
-            beyond = _i32(beyond + _i32(_i32(w > low) + _i32(x > low)) + _i32(_i32(y > low) + _i32(z > low)))
+            more = plus(flag(w > low, low), flag(x > low, low))
+            beyond = plus(beyond, plus(more, plus(flag(y > low, low), flag(z > low, low))))
             least = min(least, min(min(w, x), min(y, z)))
     return least, beyond
 
@@ -147,10 +270,10 @@ def _pack(row, low, high, signs, inside):
 @_exact
 def _pack_present(row, there):
     """Pack which coordinates of a group are not zero."""
-    there[:] = 0
+    _fill(there, 0)
     for j in range(32):
         for i in range(LANES):
-            there[i] |= np.uint32((row[j * LANES + i] & MAGNITUDE) != 0) << np.uint32(j)
+            there[i] |= np.uint32(magnitude(row[j * LANES + i]) != 0) << np.uint32(j)
 
 
 @_exact
@@ -159,28 +282,28 @@ def _collect(row, size, inside, candidates, place):
     for i in range(LANES):
         word = inside[i]
         while word:
-            j = _popcount((word & (~word + np.uint32(1))) - np.uint32(1))
+            j = popcount((word & (~word + np.uint32(1))) - np.uint32(1))
             if np.int64(j) * LANES + i < size:
                 if place < candidates.size:
-                    candidates[place] = row[np.int64(j) * LANES + i] & MAGNITUDE
+                    candidates[place] = magnitude(row[np.int64(j) * LANES + i])
                 place += 1
             word &= word - np.uint32(1)
     return place
 
 
 @_exact
-def count_magnitudes(addresses, length, low, high, counts):
+def count_magnitudes(addresses, length, one, low, high, counts):
     """How many magnitudes of each row are < low, ≤ low and ≤ high."""
     for k in range(addresses.size):
-        row = _carray(_integers_at(addresses[k]), (length,))
+        row = _carray(integers_at(addresses[k], 0, one), (length,))
         lower, upper = low[k], high[k]
         for start in range(0, length, GROUP):
-            below, at_low, at_high = _i32(0), _i32(0), _i32(0)
+            below, at_low, at_high = fit(0, lower), fit(0, lower), fit(0, lower)
             for i in range(start, min(start + GROUP, length)):
-                magnitude = row[i] & MAGNITUDE
-                below += np.int32(magnitude < lower)
-                at_low += np.int32(magnitude <= lower)
-                at_high += np.int32(magnitude <= upper)
+                found = magnitude(row[i])
+                below = plus(below, flag(found < lower, lower))
+                at_low = plus(at_low, flag(found <= lower, lower))
+                at_high = plus(at_high, flag(found <= upper, lower))
             counts[k, 0] += below
             counts[k, 1] += at_low
             counts[k, 2] += at_high
@@ -196,223 +319,353 @@ def _count_agreement(signs, present, zeros, agreement):
             if zeros:
                 for i in range(LANES):
                     shared = present[a, i] & present[b, i]
-                    both += _popcount(shared)
-                    different += _popcount((signs[a, i] ^ signs[b, i]) & shared)
+                    both += popcount(shared)
+                    different += popcount((signs[a, i] ^ signs[b, i]) & shared)
             else:
                 both = np.uint32(GROUP)
                 for i in range(LANES):
-                    different += _popcount(signs[a, i] ^ signs[b, i])
+                    different += popcount(signs[a, i] ^ signs[b, i])
             agreement[a, b] += np.int64(both) - 2 * np.int64(different)
 
 
+_pair, _merge_four, _merge_eight, _fold_four, _fold_eight, _sort_eight = (exchange(each) for each in PATTERNS)
+
+
 @_exact
-def _select(network, rows, width):
-    """Apply a sorting network to whole rows."""
-    for step in range(network.shape[0]):
-        lower, upper, wanted = rows[network[step, 0]], rows[network[step, 1]], network[step, 2]
-        if wanted == 3:
-            for i in range(width):
-                x, y = lower[i], upper[i]
-                lower[i] = min(x, y)
-                upper[i] = max(x, y)
-        elif wanted == 1:
-            for i in range(width):
-                lower[i] = min(lower[i], upper[i])
+def _select(network, rows, size):
+    """Apply a sorting network to whole rows, whose width is a multiple of BLOCK."""
+    like, length = rows[0, 0], (size + BLOCK - 1) // BLOCK * BLOCK
+    address, row = np.int64(rows.ctypes.data), np.int64(rows.strides[0])
+    for s in range(network.shape[0]):
+        kind, wanted, step = network[s, 0], network[s, 1], network[s]
+        a, b = address + row * step[2], address + row * step[3]
+        c, d = address + row * step[4], address + row * step[5]
+        e, f = address + row * step[6], address + row * step[7]
+        g, h = address + row * step[8], address + row * step[9]
+        if kind == PAIR and wanted != 3:
+            lower, upper = rows[step[2]], rows[step[3]]
+            if wanted == KEEP_LOWER:
+                for i in range(length):
+                    lower[i] = min(lower[i], upper[i])
+            else:
+                for i in range(length):
+                    upper[i] = max(lower[i], upper[i])
+        elif kind == PAIR:
+            for i in range(0, length, BLOCK):
+                _pair((a, b), i, like)
+        elif kind == MERGE_FOUR:
+            for i in range(0, length, BLOCK):
+                _merge_four((a, b, c, d), i, like)
+        elif kind == MERGE_EIGHT:
+            for i in range(0, length, BLOCK):
+                _merge_eight((a, b, c, d, e, f, g, h), i, like)
+        elif kind == FOLD_FOUR:
+            for i in range(0, length, BLOCK):
+                _fold_four((a, b, c, d), i, like)
+        elif kind == FOLD_EIGHT:
+            for i in range(0, length, BLOCK):
+                _fold_eight((a, b, c, d, e, f, g, h), i, like)
         else:
-            for i in range(width):
-                upper[i] = max(lower[i], upper[i])
+            for i in range(0, length, BLOCK):
+                _sort_eight((a, b, c, d, e, f, g, h), i, like)
 
 
 @_exact
 def elect_and_merge(
-    addresses, length, width, network, factors, thresholds, takes_part, ballots, clamp, clip_merged, survivors_vote,
-    result, survived, adopted,
+    addresses, length, one, width, network, factors, thresholds, takes_part, ballots, clamp, clip_merged,
+    survivors_vote, result, survived, adopted,
 ):  # fmt: skip
     """Vote, clip, clamp, sparsify and merge, a block of `width` coordinates at a time.
 
-    factors[k] are two float32 whose product is the clip factor (a factor may be too small for one of them); a magnitude
+    factors[k] are two numbers whose product is the clip factor (it may be too small for one of them); a magnitude
     survives if its bits exceed thresholds[k] ≥ 0.
     """
-    clients = addresses.size
-    middle, half = (clients - 1) // 2, _i32((clients - 1) // 2)
-    rows = np.zeros((clients, width), np.int32)
-    votes, counted = np.zeros(width, np.int32), np.zeros(width, np.int32)
-    absent, eligible = np.zeros(width, np.int32), np.zeros(width, np.int32)
-    partial, total = np.zeros(width, np.float32), np.zeros(width, np.float64)
-    unbounded, nobody = np.full(width, MAGNITUDE, np.int32), np.zeros(width, np.int32)
-    scaled = np.zeros(width, np.int32)
+    clients, whole = addresses.size, thresholds.dtype
+    middle = (clients - 1) // 2
+    nothing, most = fit(0, thresholds[0]), magnitude(fit(-1, thresholds[0]))
+    rows = np.zeros((clients if clamp else 1, width), whole)
+    unscaled = np.ones(2, factors.dtype)
+    votes, counted, floor = np.zeros(width, whole), np.zeros(width, whole), np.zeros(width, whole)
+    partial, total = np.zeros(width, factors.dtype), np.zeros(width, np.float64)
+    unbounded, nobody = np.full(width, most, whole), np.full(width, most, whole)
+    entering = np.zeros(4, np.int64)
     for start in range(0, length, width):
         size = min(width, length - start)
-        votes[:] = 0
-        counted[:] = 0
-        absent[:] = 0
-        total[:] = 0
+        _fill(votes, 0)
+        _fill(counted, 0)
+        _fill(total, 0)
         for k in range(clients):
-            raw = _carray(_integers_at(addresses[k] + 4 * start), (size,))
+            _fetch(addresses[k], start + width, width, one)
             if clamp:
+                raw = _carray(integers_at(addresses[k], start, one), (size,))
                 _scale(raw, factors[k, 0], factors[k, 1], rows[k])
-            _vote(raw, ballots[k], thresholds[k] if survivors_vote else _i32(0), votes, absent)
+        for k in range(0, clients - 3, 4):  # four at a time: the votes are read and written once for all of them
+            a, b, c, d = k, k + 1, k + 2, k + 3
+            _vote_four(
+                _carray(integers_at(addresses[a], start, one), (size,)),
+                _carray(integers_at(addresses[b], start, one), (size,)),
+                _carray(integers_at(addresses[c], start, one), (size,)),
+                _carray(integers_at(addresses[d], start, one), (size,)),
+                ballots[a], ballots[b], ballots[c], ballots[d],
+                thresholds[a] if survivors_vote else nothing, thresholds[b] if survivors_vote else nothing,
+                thresholds[c] if survivors_vote else nothing, thresholds[d] if survivors_vote else nothing,
+                votes,
+            )  # fmt: skip
+        for k in range(clients - clients % 4, clients):
+            raw = _carray(integers_at(addresses[k], start, one), (size,))
+            _vote(raw, ballots[k], thresholds[k] if survivors_vote else nothing, votes)
         bound = unbounded
         if clamp:
             _select(network, rows, size)
             bound = rows[middle]
-        for i in range(size):
-            # Nobody was elected, or μ = 0.
-            eligible[i] = -np.int32((votes[i] != 0) & ((absent[i] <= half) | (not clamp)))
+        _close(votes, bound, floor, size)
+        if clamp:
+            _close_if_most_are_zero(addresses, start, size, one, bound, floor, counted)
         for k in range(clients):
-            # Eight clients are summed in float32, as eighths so that 3e38 does not overflow, before they are added in
-            # float64: less work, and digits to spare.
+            # Eight clients are summed in their own kind, as eighths so that 3e38 does not overflow, before they are
+            # added in float64: less work, and digits to spare.
             if k % 8 == 0:
-                partial[:] = 0
-            raw = _carray(_integers_at(addresses[k] + 4 * start), (size,))
-            if clip_merged:
-                _scale(raw, factors[k, 0], factors[k, 1], scaled)
-            values = scaled if clip_merged else raw
-            if takes_part[k]:
-                surviving, entering = _merge(raw, values, thresholds[k], eligible, votes, bound, counted, partial)
-            else:  # its clip factor is 0: τ = 0
-                surviving, entering = _merge(raw, values, thresholds[k], nobody, votes, bound, counted, partial)
-            survived[k] += surviving
-            adopted[k] += entering
-            if k % 8 == 7 or k == clients - 1:
+                _fill(partial, 0)
+            if k % 2 == 1:
+                continue
+            _fill(entering, 0)
+            raw = _carray(integers_at(addresses[k], start, one), (size,))
+            factor = factors[k] if clip_merged else unscaled
+            if k + 1 < clients:
+                other = _carray(integers_at(addresses[k + 1], start, one), (size,))
+                another = factors[k + 1] if clip_merged else unscaled
+                _merge_two(
+                    raw, other, factor, another, thresholds[k], thresholds[k + 1],
+                    floor if takes_part[k] else nobody, floor if takes_part[k + 1] else nobody,
+                    votes, bound, counted, partial, entering,
+                )  # fmt: skip
+                survived[k + 1] += entering[2]
+                adopted[k + 1] += entering[3]
+            else:
+                here = floor if takes_part[k] else nobody  # its clip factor is 0: τ = 0
+                _merge(raw, factor, thresholds[k], here, votes, bound, counted, partial, entering)
+            survived[k] += entering[0]
+            adopted[k] += entering[1]
+            if k % 8 >= 6 or k >= clients - 2:
                 for i in range(size):
                     total[i] += np.float64(partial[i]) * 8
         for i in range(size):
-            merged = total[i] / np.float64(max(counted[i], np.int32(1)))
-            result[start + i] = np.float32(merged) if votes[i] >= 0 else np.float32(-merged)
-
-
-@_exact
-def _merge(raw, values, threshold, eligible, votes, bound, counted, partial):
-    """Add min[μ, value] where the raw gradient survives and agrees with the vote; how many survive, how many enter."""
-    # Each step is kept in 32 bits: left alone, the compiler would widen to 64 and use half the lanes.
-    surviving, entering = _i32(0), _i32(0)
-    for i in range(raw.size):
-        survives = _i32(-1) if _i32(raw[i] & MAGNITUDE) > threshold else _i32(0)
-        agrees = _i32(-1) if _i32(raw[i] ^ votes[i]) >= 0 else _i32(0)
-        enters = _i32(_i32(survives & eligible[i]) & agrees)
-        surviving = _i32(surviving - survives)
-        entering = _i32(entering - enters)
-        counted[i] = _i32(counted[i] - enters)
-        partial[i] += _number(_i32(min(bound[i], _i32(values[i] & MAGNITUDE)) & enters)) * EIGHTH
-    return surviving, entering
+            merged = total[i] / np.float64(max(counted[i], fit(1, nothing)))
+            result[start + i] = merged if votes[i] >= 0 else -merged
 
 
 @_exact
 def _scale(raw, first, second, scaled):
     """The bits of |g|·first·second."""
-    if first == np.float32(1):
+    if first == 1:
         for i in range(raw.size):
-            scaled[i] = _bits(_number(raw[i] & MAGNITUDE) * second)
+            scaled[i] = bits(number(magnitude(raw[i])) * second)
     else:
         for i in range(raw.size):
-            scaled[i] = _bits(_number(raw[i] & MAGNITUDE) * first * second)
+            scaled[i] = bits(number(magnitude(raw[i])) * first * second)
 
 
 @_exact
-def _vote(raw, ballot, least, votes, absent):
-    """Add ±ballot where the magnitude exceeds `least`, and count the zeros."""
+def _said(raw, ballot, least):
+    """±ballot where the magnitude exceeds `least`, else 0."""
+    negative = sign_mask(raw)
+    return both(minus(differ(ballot, negative), negative), mask(magnitude(raw) > least, least))
+
+
+@_exact
+def _vote(raw, ballot, least, votes):
     for i in range(raw.size):
-        magnitude = raw[i] & MAGNITUDE
-        negative = raw[i] >> _i32(31)
-        votes[i] += ((ballot ^ negative) - negative) & -np.int32(magnitude > least)
-        absent[i] += np.int32(magnitude == 0)
+        votes[i] = plus(votes[i], _said(raw[i], ballot, least))
 
 
 @_exact
-def select_middle(addresses, length, width, network, trim, result, chosen):
+def _vote_four(a, b, c, d, ballot_a, ballot_b, ballot_c, ballot_d, least_a, least_b, least_c, least_d, votes):
+    for i in range(a.size):
+        first = plus(_said(a[i], ballot_a, least_a), _said(b[i], ballot_b, least_b))
+        second = plus(_said(c[i], ballot_c, least_c), _said(d[i], ballot_d, least_d))
+        votes[i] = plus(votes[i], plus(first, second))
+
+
+@_exact
+def _close(votes, bound, floor, size):
+    """What a magnitude must exceed to enter: nothing does where nobody was elected."""
+    for i in range(size):
+        floor[i] = magnitude(mask(votes[i] == 0, votes[i]))
+
+
+@_exact
+def _close_if_most_are_zero(addresses, start, size, one, bound, floor, scratch):
+    """Where more than half of the gradients are exactly zero, so is μ, and nothing enters; `scratch` is zero."""
+    least = bound[0]
+    for i in range(size):
+        least = min(least, bound[i])
+    if least > 0:  # nowhere
+        return
+    half = fit((addresses.size - 1) // 2, least)
+    for k in range(addresses.size):
+        raw = _carray(integers_at(addresses[k], start, one), (size,))
+        for i in range(size):
+            scratch[i] = plus(scratch[i], flag(magnitude(raw[i]) == 0, half))
+    for i in range(size):
+        floor[i] = max(floor[i], magnitude(mask(scratch[i] > half, half)))
+    _fill(scratch, 0)
+
+
+@_exact
+def _merge(raw, factor, threshold, floor, votes, bound, counted, partial, entering):
+    """Adds min[μ, value] where the gradient survives and agrees with the vote; how many survive, how many enter."""
+    first, second = factor[0], factor[1]
+    surviving, entered = fit(0, threshold), fit(0, threshold)
+    for i in range(raw.size):
+        survives, enters, value = _taken(raw[i], sign_bit(votes[i]), threshold, floor[i], bound[i], first, second)
+        surviving, entered = minus(surviving, survives), minus(entered, enters)
+        counted[i] = minus(counted[i], enters)
+        partial[i] += value
+    entering[0] += surviving
+    entering[1] += entered
+
+
+@_exact
+def _merge_two(
+    a, b, factor_a, factor_b, threshold_a, threshold_b, floor_a, floor_b, votes, bound, counted, partial, entering
+):
+    """The same of two rows, one after the other: what is kept per coordinate is read and written once for both."""
+    first_a, second_a, first_b, second_b = factor_a[0], factor_a[1], factor_b[0], factor_b[1]
+    surviving_a, entered_a = fit(0, threshold_a), fit(0, threshold_a)
+    surviving_b, entered_b = fit(0, threshold_a), fit(0, threshold_a)
+    for i in range(a.size):
+        flip = sign_bit(votes[i])
+        survives_a, enters_a, x = _taken(a[i], flip, threshold_a, floor_a[i], bound[i], first_a, second_a)
+        survives_b, enters_b, y = _taken(b[i], flip, threshold_b, floor_b[i], bound[i], first_b, second_b)
+        surviving_a, entered_a = minus(surviving_a, survives_a), minus(entered_a, enters_a)
+        surviving_b, entered_b = minus(surviving_b, survives_b), minus(entered_b, enters_b)
+        counted[i] = minus(minus(counted[i], enters_a), enters_b)
+        partial[i] = (partial[i] + x) + y
+    entering[0] += surviving_a
+    entering[1] += entered_a
+    entering[2] += surviving_b
+    entering[3] += entered_b
+
+
+@_exact
+def _taken(raw, flip, threshold, floor, bound, first, second):
+    """Whether a gradient survives, whether it enters (as masks), and an eighth of what enters.
+
+    `flip` is the bit of the elected sign: with it a gradient that agrees is positive, and one that does not negative.
+    """
+    towards = differ(raw, flip)
+    survives = mask(magnitude(raw) > threshold, threshold)
+    enters = mask(towards > max(threshold, floor), threshold)
+    value = both(min(bound, bits(number(towards) * first * second)), enters)
+    return survives, enters, number(value) * EIGHTH
+
+
+@_exact
+def _in_order(bits_of_number):
+    """Bits in the order of the numbers, and back."""
+    return differ(bits_of_number, magnitude(sign_mask(bits_of_number)))
+
+
+@_exact
+def _key(bits_of_number):
+    """The same, where −0.0 is 0.0."""
+    key = _in_order(bits_of_number)
+    return plus(key, flag(key == -1, key))
+
+
+@_exact
+def select_middle(addresses, length, one, width, network, trim, result, chosen, scratch):
     """The coordinate-wise mean of the ranks trim … K−1−trim (of one rank: that value itself)."""
     clients = addresses.size
     kept = clients - 2 * trim if trim >= 0 else 1
     first = trim if trim >= 0 else (clients - 1) // 2
-    rows = np.zeros((clients, width), np.int32)
+    rows = np.zeros((clients, width), scratch.dtype)
     total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
         for k in range(clients):
-            raw = _carray(_integers_at(addresses[k] + 4 * start), (size,))
-            mine = rows[k]
+            raw, mine = _carray(integers_at(addresses[k], start, one), (size,)), rows[k]
+            _fetch(addresses[k], start + width, width, one)
             for i in range(size):
-                key = _i32(raw[i] ^ _i32((raw[i] >> _i32(31)) & MAGNITUDE))  # in the order of the numbers
-                mine[i] = _i32(key + _i32(key == -1))  # −0.0 is 0.0
+                mine[i] = _key(raw[i])
         _select(network, rows, size)
         lowest, highest = rows[first], rows[first + kept - 1]
-        total[:] = 0
+        _fill(total, 0)
         for rank in range(first, first + kept):
             mine = rows[rank]
             for i in range(size):
-                total[i] += np.float64(_number(_i32(mine[i] ^ _i32((mine[i] >> _i32(31)) & MAGNITUDE))))
+                total[i] += np.float64(number(_in_order(mine[i])))
         for i in range(size):
-            result[start + i] = np.float32(total[i] / kept)
+            result[start + i] = total[i] / kept
         for k in range(clients):
-            raw = _carray(_integers_at(addresses[k] + 4 * start), (size,))
-            hits = _i32(0)
+            raw = _carray(integers_at(addresses[k], start, one), (size,))
+            hits = fit(0, lowest[0])
             for i in range(size):
-                key = _i32(raw[i] ^ _i32((raw[i] >> _i32(31)) & MAGNITUDE))
-                key = _i32(key + _i32(key == -1))
-                hits = _i32(hits + _i32((key >= lowest[i]) & (key <= highest[i])))
+                key = _key(raw[i])
+                hits = plus(hits, flag((key >= lowest[i]) & (key <= highest[i]), key))
             chosen[k] += hits
 
 
 @_sums
-def _combine(addresses, start, size, weights, total):
+def _combine(addresses, start, size, one, weights, total):
     """Σ_k w_k·g_k of one block, summed in float64."""
-    total[:size] = 0
+    _fill(total, 0)
     for k in range(addresses.size):
-        row, weight = _carray(_floats_at(addresses[k] + 4 * start), (size,)), weights[k]
+        row, weight = _carray(numbers_at(addresses[k], start, one), (size,)), weights[k]
+        _fetch(addresses[k], start + size, size, one)
         for i in range(size):
             total[i] += weight * np.float64(row[i])
 
 
 @_exact
-def mix(addresses, length, width, ends, sources, weights, divisors, mixed):
+def mix(addresses, length, one, width, ends, sources, weights, divisors, mixed):
     """mixed[m] = Σ_s w_s·g_s / d over the sources of each mix, in float64 and in their order, a block at a time."""
     total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
         for m in range(ends.size - 1):
-            total[:] = 0
+            _fill(total, 0)
             at = ends[m]
             while at + 4 <= ends[m + 1]:  # four at a time: the sum is read and written once for all of them
-                one = _carray(_floats_at(addresses[sources[at]] + 4 * start), (size,))
-                two = _carray(_floats_at(addresses[sources[at + 1]] + 4 * start), (size,))
-                three = _carray(_floats_at(addresses[sources[at + 2]] + 4 * start), (size,))
-                four = _carray(_floats_at(addresses[sources[at + 3]] + 4 * start), (size,))
+                a = _carray(numbers_at(addresses[sources[at]], start, one), (size,))
+                b = _carray(numbers_at(addresses[sources[at + 1]], start, one), (size,))
+                c = _carray(numbers_at(addresses[sources[at + 2]], start, one), (size,))
+                d = _carray(numbers_at(addresses[sources[at + 3]], start, one), (size,))
                 w1, w2, w3, w4 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
                 for i in range(size):
-                    first = (total[i] + w1 * np.float64(one[i])) + w2 * np.float64(two[i])
-                    total[i] = (first + w3 * np.float64(three[i])) + w4 * np.float64(four[i])
+                    first = (total[i] + w1 * np.float64(a[i])) + w2 * np.float64(b[i])
+                    total[i] = (first + w3 * np.float64(c[i])) + w4 * np.float64(d[i])
                 at += 4
             while at < ends[m + 1]:
-                one, w1 = _carray(_floats_at(addresses[sources[at]] + 4 * start), (size,)), weights[at]
+                a, w1 = _carray(numbers_at(addresses[sources[at]], start, one), (size,)), weights[at]
                 for i in range(size):
-                    total[i] += w1 * np.float64(one[i])
+                    total[i] += w1 * np.float64(a[i])
                 at += 1
             out = mixed[m]
             for i in range(size):
-                out[start + i] = np.float32(total[i] / divisors[m])
+                out[start + i] = total[i] / divisors[m]
 
 
 @_sums
-def weighted_sum(addresses, length, width, weights, result):
+def weighted_sum(addresses, length, one, width, weights, result):
     """Σ_k w_k·g_k."""
     total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
-        _combine(addresses, start, size, weights, total)
+        _combine(addresses, start, size, one, weights, total)
         for i in range(size):
             result[start + i] = total[i]
 
 
 @_sums
-def residual_squares(addresses, length, width, weights, squares):
+def residual_squares(addresses, length, one, width, weights, squares):
     """‖g_k − Σ_l w_l·g_l‖² of each row, in one read."""
     total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
-        _combine(addresses, start, size, weights, total)
+        _combine(addresses, start, size, one, weights, total)
         for k in range(addresses.size):
-            row = _carray(_floats_at(addresses[k] + 4 * start), (size,))
+            row = _carray(numbers_at(addresses[k], start, one), (size,))
             square = 0.0
             for i in range(size):
                 difference = np.float64(row[i]) - total[i]
@@ -421,27 +674,27 @@ def residual_squares(addresses, length, width, weights, squares):
 
 
 @_sums
-def squared_distances(addresses, length, width, scale, squares):
+def squared_distances(addresses, length, one, width, scale, squares):
     """‖s_a·g_a − s_b·g_b‖² of every pair a < b, from the differences, four partners at a time."""
     clients = addresses.size
     rows = np.zeros((clients + 3, width), np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
         for k in range(clients):
-            row, factor, mine = _carray(_floats_at(addresses[k] + 4 * start), (size,)), scale[k], rows[k]
+            row, factor, mine = _carray(numbers_at(addresses[k], start, one), (size,)), scale[k], rows[k]
             for i in range(size):
                 mine[i] = np.float64(row[i]) * factor
         for a in range(clients):
             mine = rows[a]
             for b in range(a + 1, clients, 4):
-                one, two, three, four = rows[b], rows[b + 1], rows[b + 2], rows[b + 3]
+                first, second, third, fourth = rows[b], rows[b + 1], rows[b + 2], rows[b + 3]
                 s1, s2, s3, s4 = 0.0, 0.0, 0.0, 0.0
                 for i in range(size):
                     x = mine[i]
-                    s1 += (x - one[i]) * (x - one[i])
-                    s2 += (x - two[i]) * (x - two[i])
-                    s3 += (x - three[i]) * (x - three[i])
-                    s4 += (x - four[i]) * (x - four[i])
+                    s1 += (x - first[i]) * (x - first[i])
+                    s2 += (x - second[i]) * (x - second[i])
+                    s3 += (x - third[i]) * (x - third[i])
+                    s4 += (x - fourth[i]) * (x - fourth[i])
                 squares[a, b] += s1
                 squares[a, b + 1] += s2
                 squares[a, b + 2] += s3
