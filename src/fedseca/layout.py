@@ -29,6 +29,13 @@ class Malformed(Exception):
     """One client's arrays cannot be used; the message says why. Screening turns it into a rejection."""
 
 
+def is_finite(array: Tensor) -> bool:
+    """Whether there is no NaN and no Inf in it; nothing of its size is allocated."""
+    if not array.is_floating_point() or not array.numel():
+        return True
+    return bool(torch.stack(array.aminmax()).isfinite().all())
+
+
 def kind_of(dtype: torch.dtype) -> str:
     """The dtype's kind: clients of one kind may differ in precision, never in kind."""
     if dtype in FLOATS:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedseca.errors import InputError, printable
 from fedseca.files import open_regular
-from fedseca.layout import Arrays, Layout, Malformed
+from fedseca.layout import Arrays, Layout, Malformed, is_finite
 from fedseca.npy import is_sent, read_sent
 
 LONGEST_ID = 200
@@ -299,7 +299,7 @@ def read_before(before: Any) -> Arrays:
     file = "" if client.label is None else f"{client.label}: "
     if isinstance(client.arrays, Malformed):
         raise InputError(f"{file}the global model before the round: {client.arrays}")
-    if not all(bool(torch.isfinite(value).all()) for value in client.arrays.values()):
+    if not all(map(is_finite, client.arrays.values())):
         raise InputError(f"{file}the global model before the round holds NaN or Inf")
     return client.arrays
 

@@ -26,7 +26,7 @@ from fedseca.errors import (
     Rejection,
     StateError,
 )
-from fedseca.layout import BufferPolicy, Layout, Malformed
+from fedseca.layout import BufferPolicy, Layout, Malformed, is_finite
 from fedseca.reading import Form
 from fedseca.screening import Screening, look_like_models, screen
 from fedseca.suspicion import suspicion
@@ -259,12 +259,13 @@ class Server:
         update, model = layout.unflatten(answer.update, beside), None
         if screening.before is not None:
             # w ← w − η·g̃
-            start = layout.flatten(screening.before, updates.compute_dtype)
-            stepped = start - self.learning_rate * answer.update.to(updates.compute_dtype)
+            stepped = layout.flatten(screening.before, updates.compute_dtype)
+            step = answer.update.to(updates.compute_dtype)
+            stepped -= step if self.learning_rate == 1 else self.learning_rate * step
             model = layout.unflatten_model(stepped, beside)
         for arrays in (update, model or {}):
             for name, value in arrays.items():
-                if value.is_floating_point() and value.numel() and not torch.stack(value.aminmax()).isfinite().all():
+                if not is_finite(value):
                     where = f" in {name}" if name else ""
                     raise NotFinite(f"the aggregate is not finite{where}", screening.rejected)
         said = {NORM.name: screening.norms, **answer.diagnostics, NORM.name: screening.norms}
