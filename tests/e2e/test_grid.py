@@ -216,11 +216,14 @@ def test_stopped_in_the_middle_of_its_cells_it_goes_on_and_gives_the_same_number
 
 
 def test_plugins_are_known_in_every_process(tmp_path):
-    plugin = ROOT / "examples" / "attacks" / "top_flip.py"
+    plugin = tmp_path / "warns.py"
+    example = (ROOT / "examples" / "attacks" / "top_flip.py").read_text()
+    plugin.write_text(f"{example}\nimport logging\nlogging.getLogger('fedseca.warns').warning('not by each cell')\n")
     options = ("--attack", "top_flip,none", "--vary", "share=0.1,0.5", "-o", tmp_path / "grid")
     done = run("--plugin", plugin, "grid", *QUICK, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 of 3 cells are done" in done.stdout
+    assert done.stderr.count("not by each cell") == 1
 
 
 def test_no_ray_there_is_one_line(tmp_path):

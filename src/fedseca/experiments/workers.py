@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -71,10 +72,14 @@ def _simulate(task: Task) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """A cell whose grid is gone ends at once, which its folder survives; Ctrl-C is for the grid to hear."""
+    """A cell whose grid is gone ends at once, which its folder survives; Ctrl-C is for the grid to hear.
+
+    What is worth a warning, a library that does not fit, would be said by every cell, across the grid's progress.
+    """
     parent = multiprocessing.parent_process()
     if parent is None:  # on Ray, or in the grid itself
         return
+    logging.getLogger("fedseca").setLevel(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forked_from = os.getppid()
 
