@@ -27,8 +27,10 @@ from fedseca.updates import Updates
 
 TASK = 1 << 18
 """The most coordinates in a task."""
-_CACHED = 1 << 16
-"""How many numbers of all rows a kernel works on at a time: they should stay in a core's second-level cache."""
+_CACHED = 1 << 14
+"""How many numbers of all rows a kernel works on at a time: they should stay in a core's first-level cache."""
+_SHORT = 128
+"""Coordinates that are worked on at a time where little is done with each: less would be fetched ahead in one go."""
 _SAMPLE = 1 << 15
 """How many magnitudes of a client are looked at, at most, to guess where its quantile lies."""
 
@@ -120,11 +122,11 @@ def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = 
     updates, weights = reference.with_weight(updates, weights)
     dtype = dtype or updates.dtype
     direct = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    result, given, width = torch.empty(updates.dim, dtype=direct), _array(weights), _width(updates)
+    result, given = torch.empty(updates.dim, dtype=direct), _array(weights)
     out, one = result.numpy(), BITS[updates.compute_dtype].one
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.weighted_sum(addresses, stop - start, one, width, given, out[start:stop])
+        kernels.weighted_sum(addresses, stop - start, one, _SHORT, given, out[start:stop])
 
     _run(updates, work)
     return result.to(dtype)
@@ -145,7 +147,7 @@ def squared_distances(updates: Updates, scale: Tensor | None = None) -> Tensor:
     clients = len(updates)
     factors = np.ones(clients) if scale is None else _array(scale)
     squares = np.zeros((_count(updates), clients, clients + 3))
-    width = max(64, _width(updates) // 4)  # the rows are kept in float64, and each is read K times
+    width = max(64, min(128, _CACHED // clients))  # the rows are kept in float64, and each is read K times
     one = BITS[updates.compute_dtype].one
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
@@ -166,13 +168,13 @@ def trimmed_mean(updates: Updates, trim: int) -> Selection:
 
 
 def _select_middle(updates: Updates, trim: int, network: NDArray[np.int32]) -> Selection:
-    chosen, width = np.zeros((_count(updates), len(updates)), np.int64), _width(updates)
+    chosen = np.zeros((_count(updates), len(updates)), np.int64)
     result = torch.empty(updates.dim, dtype=updates.compute_dtype)
     out, (whole, one) = result.numpy(), BITS[updates.compute_dtype]
     kind = np.empty(0, whole)
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.select_middle(addresses, stop - start, one, width, network, trim, out[start:stop], chosen[task], kind)
+        kernels.select_middle(addresses, stop - start, one, _SHORT, network, trim, out[start:stop], chosen[task], kind)
 
     _run(updates, work)
     hits = torch.from_numpy(chosen.sum(axis=0)).double()
