@@ -327,6 +327,23 @@ def test_large_networks_sort(count):
         assert np.array_equal(work[first : last + 1], np.sort(rows, axis=0)[first : last + 1])
 
 
+@pytest.mark.parametrize("count", [24, 33, 70])
+@pytest.mark.parametrize("common", [0.0, 1e4])
+def test_distances_of_many_clients(count, common):
+    """Products must not lose what tells clients apart: not beside a long common part, not of clients that are close."""
+    matrix = values("normal", count, 3000, 5) + common * values("normal", 1, 3000, 6)
+    matrix[3] = matrix[4]
+    matrix[5] = matrix[4] * (1 + 1e-6)
+    matrix[6] = 0
+    scale = torch.linspace(0.5, 2, count, dtype=torch.float64)
+    for factors in (None, scale):
+        updates = Updates.collect(matrix)
+        found, expected = cpu.squared_distances(updates, factors), reference.squared_distances(updates, factors)
+        assert torch.equal(found, found.T) and not found.diagonal().any()
+        assert torch.allclose(found, expected, rtol=1e-9, atol=0)
+    assert cpu.squared_distances(updates)[3, 4] == 0
+
+
 def test_a_median_needs_far_fewer_comparisons_than_a_sort_and_far_fewer_reads():
     median, everything = (network.selection_network(64, *ranks).tolist() for ranks in ((31, 31), (0, 63)))
     counts = [sum(len(network.comparisons(step)) for step in steps) for steps in (median, everything)]

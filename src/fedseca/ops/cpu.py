@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedseca.ops import kernels, reference
+from fedseca.ops.intrinsics import TILE
 from fedseca.ops.network import selection_network
 from fedseca.ops.plan import Merge, MergePlan, Selection, SignSurvey, share_of
 from fedseca.ops.rows import BITS, Rows
@@ -36,6 +37,10 @@ _SAMPLE = 1 << 15
 
 _SAMPLED = "sample"
 """Under this name it is kept beside the rows."""
+_MANY = 24
+"""Clients from which on distances are made of products."""
+_CLOSE = 1e-6
+"""Of the squared lengths: a squared distance below it has lost that many digits to the products' cancellation."""
 _WORTH_A_THREAD = 1 << 22
 """From how many numbers on threads save more time than they cost."""
 
@@ -144,8 +149,41 @@ def residual_norms(updates: Updates, weights: Tensor) -> Tensor:
 
 
 def squared_distances(updates: Updates, scale: Tensor | None = None) -> Tensor:
+    """From products, which are cheaper than differences where there are many clients; and from the differences of
+    those pairs that are so close that the products would not tell how close."""
+    factors = np.ones(len(updates)) if scale is None else _array(scale)
+    if len(updates) < _MANY:
+        return _from_differences(updates, factors)
+    distances, close = _from_products(updates, factors)
+    involved = np.flatnonzero(close.any(axis=0))
+    if involved.size:
+        exact = _from_differences(updates.select(involved.tolist()), factors[involved]).numpy()
+        some = np.ix_(involved, involved)
+        distances[some] = np.where(close[some], exact, distances[some])
+    return torch.from_numpy(distances)
+
+
+def _from_products(updates: Updates, factors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """‖x − y‖² = ‖x‖² + ‖y‖² − 2⟨x, y⟩ of all pairs, and for which of them too many digits cancel out."""
+    clients, one = len(updates), BITS[updates.compute_dtype].one
+    padded = -(-clients // TILE) * TILE
+    sums = np.zeros((_count(updates), padded, padded))
+
+    def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
+        kernels.gram(addresses, stop - start, one, 2 * _SHORT, factors, sums[task])
+
+    _run(updates, work)
+    upper = np.triu(sums.sum(axis=0)[:clients, :clients])
+    squares = np.diag(upper)[:, None] + np.diag(upper)
+    distances = squares - 2 * (upper + np.triu(upper, 1).T)
+    close = distances < _CLOSE * squares
+    np.fill_diagonal(distances, 0)
+    np.fill_diagonal(close, False)
+    return distances, close
+
+
+def _from_differences(updates: Updates, factors: NDArray[np.float64]) -> Tensor:
     clients = len(updates)
-    factors = np.ones(clients) if scale is None else _array(scale)
     squares = np.zeros((_count(updates), clients, clients + 3))
     width = max(64, min(128, _CACHED // clients))  # the rows are kept in float64, and each is read K times
     one = BITS[updates.compute_dtype].one

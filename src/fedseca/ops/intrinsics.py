@@ -12,8 +12,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
+cgutils: Any = _cgutils  # which says nothing of its types
 _INTEGER: dict[Any, Any] = {types.float32: types.int32, types.float64: types.int64}
 _REAL = {integer: real for real, integer in _INTEGER.items()}
 
@@ -190,3 +192,48 @@ def exchange(pattern: Sequence[tuple[int, int]]) -> Any:
         return types.void(addresses, place, like), generate
 
     return intrinsic(of_rows)
+
+
+TILE = 4
+"""Rows on each side of a tile of products."""
+
+
+@intrinsic
+def products(context: Any, rows: Any, others: Any, length: Any, result: Any, stride: Any) -> Any:
+    """Adds ⟨a_i, b_j⟩ of TILE rows and TILE others (addresses of float64, `length` of them, a multiple of eight) to
+    a square of float64 at the address `result`, whose rows are `stride` apart. The sums stay in registers."""
+
+    def generate(ctx: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        left, right, size, target, apart = arguments
+        lanes, whole = ir.VectorType(ir.DoubleType(), 8), ir.IntType(64)
+        nothing = ir.Constant(lanes, [0.0] * 8)
+        sums = [cgutils.alloca_once_value(builder, nothing) for _ in range(TILE * TILE)]
+        kind = ir.FunctionType(lanes, [lanes, lanes, lanes])
+        fused = cgutils.get_or_insert_function(builder.module, kind, "llvm.fmuladd.v8f64")
+
+        def load(addresses: Any, k: int, offset: Any) -> Any:
+            address = builder.add(builder.extract_value(addresses, k), offset)
+            return builder.load(builder.inttoptr(address, lanes.as_pointer()), align=8)
+
+        step = ir.Constant(whole, 8)
+        with cgutils.for_range_slice(builder, ir.Constant(whole, 0), size, step, intp=whole) as (place, _):
+            offset = builder.mul(place, step)
+            mine = [load(left, k, offset) for k in range(TILE)]
+            for j in range(TILE):
+                other = load(right, j, offset)
+                for i in range(TILE):
+                    total = sums[i * TILE + j]
+                    builder.store(builder.call(fused, [mine[i], other, builder.load(total)]), total)
+        for i in range(TILE):
+            for j in range(TILE):
+                parts = builder.load(sums[i * TILE + j])
+                values = [builder.extract_element(parts, ir.Constant(ir.IntType(32), lane)) for lane in range(8)]
+                while len(values) > 1:
+                    values = [builder.fadd(x, y) for x, y in zip(values[::2], values[1::2], strict=True)]
+                shift = builder.add(builder.mul(apart, ir.Constant(whole, i)), ir.Constant(whole, j))
+                address = builder.add(target, builder.mul(shift, step))
+                pointer = builder.inttoptr(address, ir.DoubleType().as_pointer())
+                builder.store(builder.fadd(builder.load(pointer), values[0]), pointer)
+        return ctx.get_dummy_value()
+
+    return types.void(rows, others, length, result, stride), generate

@@ -18,6 +18,7 @@ from numba import njit
 
 from fedseca.ops.intrinsics import (
     BLOCK,
+    TILE,
     bits,
     both,
     differ,
@@ -34,6 +35,7 @@ from fedseca.ops.intrinsics import (
     per_line,
     plus,
     popcount,
+    products,
     sign_bit,
     sign_mask,
     words_at,
@@ -699,3 +701,35 @@ def squared_distances(addresses, length, one, width, scale, squares):
                 squares[a, b + 1] += s2
                 squares[a, b + 2] += s3
                 squares[a, b + 3] += s4
+
+
+@_sums
+def gram(addresses, length, one, width, scale, result):
+    """Adds ⟨x_a, x_b⟩ of every pair a ≤ b of the rows x_k = s_k·g_k − m, where m is their mean, tile by tile."""
+    clients, count = addresses.size, result.shape[0]
+    rows = np.zeros((count, width + 8), np.float64)  # a power of two apart, they would push each other out of the cache
+    mean = np.zeros(width, np.float64)
+    first, row, out = np.int64(rows.ctypes.data), np.int64(rows.strides[0]), np.int64(result.ctypes.data)
+    for start in range(0, length, width):
+        size = min(width, length - start)
+        _fill(mean, 0)
+        for k in range(clients):
+            values, mine, factor = _carray(numbers_at(addresses[k], start, one), (size,)), rows[k], scale[k]
+            _fetch(addresses[k], start + width, width, one)
+            for i in range(size):
+                mine[i] = np.float64(values[i]) * factor
+            for i in range(size):
+                mean[i] += mine[i]
+        for i in range(size):
+            mean[i] /= clients
+        for k in range(clients):
+            mine = rows[k]
+            for i in range(size):
+                mine[i] -= mean[i]
+            for i in range(size, width):
+                mine[i] = 0
+        for a in range(0, count, TILE):
+            some = (first + row * a, first + row * (a + 1), first + row * (a + 2), first + row * (a + 3))
+            for b in range(a, count, TILE):
+                others = (first + row * b, first + row * (b + 1), first + row * (b + 2), first + row * (b + 3))
+                products(some, others, width, out + (a * count + b) * 8, count)
