@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -192,7 +192,7 @@ class Updates:
     states: tuple[Arrays, ...] = ()
     """The clients' own arrays, for what stands beside the vector."""
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
-    """What a backend found out about these rows; of other rows nothing is known."""
+    """What a backend found out about these rows, which must not be changed then; of other rows nothing is known."""
 
     @classmethod
     def collect(
@@ -253,6 +253,10 @@ class Updates:
             )
         given = None if weights is None else torch.tensor([float(w) for w in weights], dtype=torch.float64)
         return cls(rows, tuple(client_ids), layout, device, given, states=tuple(states))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy gets, in another process perhaps: not what holds only where these rows lie."""
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "memo": {}}
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.client_ids):

@@ -1,6 +1,8 @@
 """Every compiled primitive equals its twin in reference.py: bit for bit where values are selected or counted."""
 
+import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedseca
 from fedseca import ops
 from fedseca.ops import cpu, kernels, network, reference, rows
 from fedseca.updates import ArrayRow, Updates
@@ -258,6 +261,23 @@ def test_every_form_is_worked_on_as_the_rows_it_stands_for(not_read_at_once, wri
     assert mine.quantiles is not None and theirs.quantiles is not None and torch.equal(mine.quantiles, theirs.quantiles)
 
 
+@pytest.mark.parametrize("with_before", [False, True])
+def test_products_of_every_form(not_read_at_once, with_before):
+    """Many clients, some of them halves; and a row that is no difference, as a centre is."""
+    matrix = values("normal", 30, sum(SIZES), 4)
+    sent = [arrays(row.to(torch.bfloat16 if k % 2 else torch.float32)) for k, row in enumerate(matrix)]
+    before = arrays(values("normal", 1, sum(SIZES), 5)[0]) if with_before else None
+    found = Updates.collect(sent, before=before)
+    centre = found.vector_row(matrix[0])
+    found = found.with_rows([*found.rows, centre], [*found.client_ids, "centre"])
+    assert rows.Rows.of(found).table is not None
+    expected = Updates.collect(torch.stack([row.read(0, found.dim) for row in found.rows]))
+    for a, b in zip(everything(found), everything(expected), strict=True):
+        assert torch.allclose(a, b.to(a.dtype), rtol=1e-6, atol=1e-7)
+    assert torch.equal(ops.magnitude_quantiles(found, 0.9), ops.magnitude_quantiles(expected, 0.9))
+    assert torch.allclose(ops.squared_distances(found), reference.squared_distances(expected), rtol=1e-9)
+
+
 def test_a_half_is_what_torch_makes_of_it(not_read_at_once):
     """All 65,536 of them, as the sum of one row: Inf and NaN too."""
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16)
@@ -342,6 +362,70 @@ def test_distances_of_many_clients(count, common):
         assert torch.equal(found, found.T) and not found.diagonal().any()
         assert torch.allclose(found, expected, rtol=1e-9, atol=0)
     assert cpu.squared_distances(updates)[3, 4] == 0
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e-30])
+def test_one_client_cannot_spoil_the_distances_of_the_others(factor, monkeypatch):
+    """Neither one that is far too long nor one that is far too short: only its own pairs need their differences."""
+    matrix = values("normal", 40, 3000, 5)
+    matrix[7] *= factor
+    matrix[9] = matrix[8]
+    asked, exactly = [], cpu._of_pairs
+
+    def of_pairs(updates, factors, pairs):
+        asked.extend(pairs.tolist())
+        return exactly(updates, factors, pairs)
+
+    monkeypatch.setattr(cpu, "_of_pairs", of_pairs)
+    updates = Updates.collect(matrix)
+    for scale in (None, 1 / updates_norms(matrix)):
+        found, expected = cpu.squared_distances(updates, scale), reference.squared_distances(updates, scale)
+        assert torch.allclose(found, expected, rtol=1e-9, atol=0)
+    assert [8, 9] in asked and all(pair == [8, 9] or 7 in pair for pair in asked)
+
+
+@pytest.mark.parametrize("outlier", [1.0, 30.0, 1700.0, 30_000.0])
+def test_a_tie_among_many_clients_is_a_tie(outlier):
+    """Clients that are all equally far from each other: rounding must not rank them."""
+    matrix = torch.cat([3 * torch.eye(40), torch.full((40, 40), 0.3)], dim=1)
+    matrix[39] *= outlier
+    ranks = ops.ranks(cpu.squared_distances(Updates.collect(matrix))[:39, :39])
+    assert torch.equal(ranks, 1 - torch.eye(39, dtype=torch.int64))
+    krum = fedseca.make_aggregator("krum", num_byzantine=1)
+    chosen = krum.aggregate(Updates.collect(matrix[:39]), {}, torch.Generator()).diagnostics["weight"]
+    assert chosen.argmax() == 0
+
+
+def test_a_copy_of_updates_knows_nothing_of_where_the_others_lie():
+    matrix = torch.ones(3, 50)
+    updates = Updates.collect(matrix)
+    norms = ops.extent(updates)[0]
+    copies = [copy.deepcopy(updates), pickle.loads(pickle.dumps(updates))]  # noqa: S301
+    matrix.fill_(7)
+    assert all(torch.equal(ops.extent(each)[0], norms) for each in copies)
+
+
+def test_what_is_compiled_is_kept_under_a_name_that_tells_what_it_was_built_from():
+    names = {kernel.py_func.__qualname__ for kernel in (kernels.measure, kernels.survey, kernels.gram)}
+    assert all(name.endswith(kernels._BUILT_FROM[:8]) for name in names)
+
+
+def test_products_that_are_too_small_are_not_taken_for_zero():
+    matrix = values("normal", 30, 500, 5).double() * 1e-170
+    updates = Updates.collect(matrix)
+    scale = 1e170 * torch.linspace(0.5, 2, 30, dtype=torch.float64)
+    expected = reference.squared_distances(updates, scale)
+    assert torch.allclose(cpu.squared_distances(updates, scale), expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("clients", [5, 43])
+def test_signs_are_counted_over_many_groups(clients):
+    """Zeros in one group of a chunk, in a tail, in some clients only."""
+    matrix = values("normal", clients, 9 * kernels.GROUP + 77, 2)
+    matrix[1, 3 * kernels.GROUP + 5] = 0
+    matrix[clients - 1, -3:] = 0
+    signs = matrix.sign()
+    assert torch.equal(cpu.sign_agreement(Updates.collect(matrix)), (signs @ signs.T).long())
 
 
 def test_a_median_needs_far_fewer_comparisons_than_a_sort_and_far_fewer_reads():

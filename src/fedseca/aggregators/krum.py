@@ -46,7 +46,7 @@ class Krum(Aggregator):
         distances = ops.squared_distances(updates).fill_diagonal_(torch.inf)
         nearest = distances.sort(dim=1).values[:, : count - self.num_byzantine - 2]
         score = nearest.sum(dim=1)
-        best = score.argsort(stable=True)[: self.chosen(count)]
+        best = ops.ranks(score).argsort(stable=True)[: self.chosen(count)]
         weight = torch.zeros(count, dtype=torch.float64)
         weight[best] = 1 / len(best)
         return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight, "score": score})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedseca.ops import reference
 from fedseca.ops.plan import Merge, MergePlan, Selection, SignSurvey
-from fedseca.ops.reference import clip_factors
+from fedseca.ops.reference import clip_factors, ranks
 from fedseca.updates import Updates
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "median",
     "norms",
     "paired_distances",
+    "ranks",
     "residual_norms",
     "sign_agreement",
     "squared_distances",

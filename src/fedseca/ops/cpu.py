@@ -35,12 +35,17 @@ _SHORT = 128
 _SAMPLE = 1 << 15
 """How many magnitudes of a client are looked at, at most, to guess where its quantile lies."""
 
-_SAMPLED = "sample"
-"""Under this name it is kept beside the rows."""
+_SAMPLED, _PRODUCTS = "sample", "products"
+"""Under these names they are kept beside the rows."""
 _MANY = 24
 """Clients from which on distances are made of products."""
-_CLOSE = 1e-6
-"""Of the squared lengths: a squared distance below it has lost that many digits to the products' cancellation."""
+_CLOSE = 1e-4
+"""Of the terms: a squared distance below it has lost that many of its 16 digits to their cancellation. What is left
+must tell apart what `reference.ranks` does."""
+_TINY = 1e-200
+"""Terms below it may have lost products that are too small for a float64."""
+_PARTIAL = 1 << 26
+"""Bytes that the partial results of a primitive may take, where they are not few anyway."""
 _WORTH_A_THREAD = 1 << 22
 """From how many numbers on threads save more time than they cost."""
 
@@ -52,10 +57,10 @@ def takes(updates: Updates) -> bool:
     return updates.device.type == "cpu" and updates.compute_dtype in BITS and len(updates) > 0
 
 
-def _tasks(updates: Updates) -> tuple[tuple[int, int], ...]:
+def _tasks(updates: Updates, least: int = 1 << 14) -> tuple[tuple[int, int], ...]:
     """Ranges of coordinates: large arrays are cut, small neighbours are taken together."""
     # Enough of them for threads to share, few enough to be cheap.
-    return _cut(updates.layout.offsets, min(TASK, max(1 << 14, updates.dim // 16)))
+    return _cut(updates.layout.offsets, min(TASK, max(least, updates.dim // 16)))
 
 
 @lru_cache(maxsize=64)
@@ -73,20 +78,40 @@ def _cut(offsets: tuple[int, ...], most: int) -> tuple[tuple[int, int], ...]:
     return tuple(tasks)
 
 
-def _run(updates: Updates, work: Callable[[int, NDArray[np.int64], int, int], None]) -> None:
-    """Call work(task, addresses of the rows, start, stop) for the pieces of each task, one after the other, from as
-    many threads as torch has."""
-    rows = Rows.of(updates)
+def _run(
+    updates: Updates,
+    work: Callable[[int, NDArray[np.int64], int, int], None],
+    tasks: Sequence[tuple[int, int]] | None = None,
+    places: int | None = None,
+) -> None:
+    """Call work(place, addresses of the rows, start, stop) for the pieces of each task from as many threads as torch
+    has. Each place has tasks of its own, which are done one after the other; if not said, each task has a place."""
+    rows, tasks = Rows.of(updates), _tasks(updates) if tasks is None else tasks
+    places = places or len(tasks)
 
-    def one(task: int, start: int, stop: int) -> None:
-        for addresses, first, last in rows.pieces(start, stop):
-            work(task, addresses, first, last)
+    def one(place: int) -> None:
+        for start, stop in tasks[place::places]:
+            for addresses, first, last in rows.pieces(start, stop):
+                work(place, addresses, first, last)
 
-    tasks = _tasks(updates)
-    if len(tasks) == 1:  # what is small is done at once
-        one(0, *tasks[0])
+    if places == 1:  # what is small is done at once
+        one(0)
     else:
-        _spread(lambda numbered: one(numbered[0], *numbered[1]), list(enumerate(tasks)), len(updates) * updates.dim)
+        _spread(one, range(places), len(updates) * updates.dim)
+
+
+def _places(tasks: Sequence[tuple[int, int]], size: int, least: int = 4) -> int:
+    """For how many partial results of so many bytes there is room: as many as tasks, or fewer where they are large."""
+    return min(len(tasks), max(least, _PARTIAL // size))
+
+
+def _whole(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The sum of partial results of all pairs, of which only those above the diagonal were computed; in place."""
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    kernels.mirror(total)
+    return total
 
 
 def _spread(work: Callable[[Any], T], items: Sequence[Any], numbers: int) -> list[T]:
@@ -104,7 +129,8 @@ def _count(updates: Updates) -> int:
 
 def _width(updates: Updates) -> int:
     """Coordinates in a block whose rows stay in the cache; long enough to be read from memory in one go."""
-    return max(128, min(512, _CACHED // len(updates) // 32 * 32))
+    least = max(32, min(_SHORT, 8 * _CACHED // len(updates) // 32 * 32))  # thousands of rows: the second-level cache
+    return max(least, min(512, _CACHED // len(updates) // 32 * 32))
 
 
 def extent(updates: Updates) -> tuple[Tensor, Tensor]:
@@ -154,29 +180,54 @@ def squared_distances(updates: Updates, scale: Tensor | None = None) -> Tensor:
     factors = np.ones(len(updates)) if scale is None else _array(scale)
     if len(updates) < _MANY:
         return _from_differences(updates, factors)
-    distances, close = _from_products(updates, factors)
-    involved = np.flatnonzero(close.any(axis=0))
-    if involved.size:
-        exact = _from_differences(updates.select(involved.tolist()), factors[involved]).numpy()
-        some = np.ix_(involved, involved)
-        distances[some] = np.where(close[some], exact, distances[some])
+    distances, close = _from_products(_products(updates), factors)
+    pairs = np.argwhere(np.triu(close))
+    if len(pairs):
+        exact = _of_pairs(updates, factors, pairs)
+        distances[pairs[:, 0], pairs[:, 1]] = distances[pairs[:, 1], pairs[:, 0]] = exact
     return torch.from_numpy(distances)
 
 
-def _from_products(updates: Updates, factors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """‖x − y‖² = ‖x‖² + ‖y‖² − 2⟨x, y⟩ of all pairs, and for which of them too many digits cancel out."""
-    clients, one = len(updates), BITS[updates.compute_dtype].one
-    padded = -(-clients // TILE) * TILE
-    sums = np.zeros((_count(updates), padded, padded))
+def _products(updates: Updates) -> NDArray[np.float64]:
+    """⟨c_a, c_b⟩ of all pairs of c_k = g_k − m, and of m itself, which is the last row: computed once, kept.
 
-    def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.gram(addresses, stop - start, one, 2 * _SHORT, factors, sums[task])
+    m is the mean of the rows clipped to the median norm: what all clients share leaves no trace in c_k, and a client
+    that is far too long does not either.
+    """
+    if _PRODUCTS not in updates.memo:
+        clients, one = len(updates), BITS[updates.compute_dtype].one
+        norms = updates.norms if updates.norms is not None and updates.norms.isfinite().all() else extent(updates)[0]
+        shares = _array(reference.clip_factors(float(norms.median()), norms)) / clients
+        tasks, padded = _tasks(updates, kernels.GROUP), -(-(clients + 1) // TILE) * TILE
+        places = _places(tasks, padded * padded * 8)
+        sums = [np.zeros((padded, padded)) for _ in range(places)]
 
-    _run(updates, work)
-    upper = np.triu(sums.sum(axis=0)[:clients, :clients])
-    squares = np.diag(upper)[:, None] + np.diag(upper)
-    distances = squares - 2 * (upper + np.triu(upper, 1).T)
-    close = distances < _CLOSE * squares
+        def work(place: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
+            kernels.gram(addresses, stop - start, one, 2 * _SHORT, shares, sums[place])
+
+        _run(updates, work, tasks, places)
+        updates.memo[_PRODUCTS] = _whole(sums)[: clients + 1, : clients + 1]
+    found: NDArray[np.float64] = updates.memo[_PRODUCTS]
+    return found
+
+
+def _from_products(
+    products: NDArray[np.float64], factors: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """‖s_a·g_a − s_b·g_b‖² of all pairs, and for which of them too many digits cancel out.
+
+    With g_k = c_k + m and t = s_a − s_b it is
+    ‖s_a·c_a‖² + ‖s_b·c_b‖² − 2·⟨s_a·c_a, s_b·c_b⟩ + 2·t·(⟨s_a·c_a, m⟩ − ⟨s_b·c_b, m⟩) + t²·‖m‖².
+    """
+    own, beside, middle = products[:-1, :-1], factors * products[:-1, -1], products[-1, -1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = factors**2 * np.diag(own)
+        apart = factors[:, None] - factors
+        shifted = 2 * apart * (beside[:, None] - beside) + apart**2 * middle
+        squares = lengths[:, None] + lengths
+        distances = squares - 2 * factors[:, None] * factors * own + shifted
+        terms = squares + np.abs(shifted)
+        close = ~((distances >= _CLOSE * terms) & (terms >= _TINY))
     np.fill_diagonal(distances, 0)
     np.fill_diagonal(close, False)
     return distances, close
@@ -194,6 +245,18 @@ def _from_differences(updates: Updates, factors: NDArray[np.float64]) -> Tensor:
     _run(updates, work)
     upper = np.triu(squares.sum(axis=0)[:, :clients], 1)
     return torch.from_numpy(upper + upper.T)
+
+
+def _of_pairs(updates: Updates, factors: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """‖s_a·g_a − s_b·g_b‖² of some pairs (a, b), from the differences."""
+    tasks, one = _tasks(updates, kernels.GROUP), BITS[updates.compute_dtype].one
+    squares = np.zeros((_places(tasks, 8 * len(pairs)), len(pairs)))
+
+    def work(place: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
+        kernels.squares_of_pairs(addresses, stop - start, one, _SHORT, factors, pairs, squares[place])
+
+    _run(updates, work, tasks, len(squares))
+    return squares.sum(axis=0)
 
 
 def median(updates: Updates) -> Selection:
@@ -224,29 +287,34 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
     signs = signs and updates.agreement is None
     if quantile is None and updates.agreement is not None:
         return SignSurvey(updates.agreement, None)
-    clients, tasks, (whole, one) = len(updates), _count(updates), BITS[updates.compute_dtype]
+    clients, (whole, one) = len(updates), BITS[updates.compute_dtype]
+    # Whole numbers: their sum does not depend on how it is split.
+    places = _places(_tasks(updates), 8 * clients * clients, least=torch.get_num_threads())
     low, high = np.zeros((2, clients), whole)
     share = 0.0
     if quantile is not None:
         low, high, within = _brackets(updates, quantile)
         share = max(1 / 16, 2 * within)  # they may lie close together
-    agreement = np.zeros((tasks, clients, clients), np.int64)
-    at_low, found = np.zeros((2, tasks, clients), np.int64)
-    inside: list[list[list[NDArray[Any]]]] = [[[] for _ in range(clients)] for _ in range(tasks)]
+    nobody = np.zeros((0, 0), np.int64)
+    agreement = [np.zeros((clients, clients), np.int64) if signs else nobody for _ in range(places)]
+    at_low, found = np.zeros((2, places, clients), np.int64)
+    inside: list[list[list[NDArray[Any]]]] = [[[] for _ in range(clients)] for _ in range(places)]
 
-    def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
+    def work(place: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
         room = int((stop - start) * share) + 64 if quantile is not None else 0
         candidates, here = np.empty((clients, room), whole), np.zeros(clients, np.int64)
-        kernels.survey(addresses, stop - start, one, low, high, signs, agreement[task], at_low[task], here, candidates)
-        found[task] += here
+        kernels.survey(
+            addresses, stop - start, one, low, high, signs, agreement[place], at_low[place], here, candidates
+        )
+        found[place] += here
         if quantile is not None:
             for k, count in enumerate(here.tolist()):
-                inside[task][k].append(candidates[k, :count].copy())
+                inside[place][k].append(candidates[k, :count].copy())
 
-    _run(updates, work)
+    _run(updates, work, places=places)
     quantiles = None
     if quantile is not None:
-        brackets = [_Bracket(low[k], high[k], [piece for task in inside for piece in task[k]]) for k in range(clients)]
+        brackets = [_Bracket(low[k], high[k], [piece for part in inside for piece in part[k]]) for k in range(clients)]
         first, number = at_low.sum(axis=0), found.sum(axis=0)
 
         def exactly(k: int) -> float:
@@ -256,8 +324,7 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
         quantiles = torch.tensor(exact, dtype=torch.float64)
     if updates.agreement is not None:
         return SignSurvey(updates.agreement, quantiles)
-    upper = agreement.sum(axis=0)
-    return SignSurvey(torch.from_numpy(upper + np.triu(upper, 1).T), quantiles)
+    return SignSurvey(torch.from_numpy(_whole(agreement)), quantiles)
 
 
 def sign_agreement(updates: Updates) -> Tensor:

@@ -198,6 +198,12 @@ TILE = 4
 """Rows on each side of a tile of products."""
 
 
+def _lanes_of(builder: Any, vector: Any, start: int, count: int) -> Any:
+    """So many lanes of a vector, as one of their own."""
+    chosen = ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(start, start + count)))
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), chosen)
+
+
 @intrinsic
 def products(context: Any, rows: Any, others: Any, length: Any, result: Any, stride: Any) -> Any:
     """Adds ⟨a_i, b_j⟩ of TILE rows and TILE others (addresses of float64, `length` of them, a multiple of eight) to
@@ -226,14 +232,15 @@ def products(context: Any, rows: Any, others: Any, length: Any, result: Any, str
                     builder.store(builder.call(fused, [mine[i], other, builder.load(total)]), total)
         for i in range(TILE):
             for j in range(TILE):
-                parts = builder.load(sums[i * TILE + j])
-                values = [builder.extract_element(parts, ir.Constant(ir.IntType(32), lane)) for lane in range(8)]
-                while len(values) > 1:
-                    values = [builder.fadd(x, y) for x, y in zip(values[::2], values[1::2], strict=True)]
+                total = builder.load(sums[i * TILE + j])
+                for half in (4, 2, 1):
+                    lower, upper = (_lanes_of(builder, total, start, half) for start in (0, half))
+                    total = builder.fadd(lower, upper)
+                total = builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
                 shift = builder.add(builder.mul(apart, ir.Constant(whole, i)), ir.Constant(whole, j))
                 address = builder.add(target, builder.mul(shift, step))
                 pointer = builder.inttoptr(address, ir.DoubleType().as_pointer())
-                builder.store(builder.fadd(builder.load(pointer), values[0]), pointer)
+                builder.store(builder.fadd(builder.load(pointer), total), pointer)
         return ctx.get_dummy_value()
 
     return types.void(rows, others, length, result, stride), generate

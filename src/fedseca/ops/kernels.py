@@ -9,13 +9,16 @@ vectorise where those of numbers do not. No kernel starts threads; `cpu.py` call
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import carray as _carray
 from numba import njit
 
+from fedseca.ops import intrinsics, network
 from fedseca.ops.intrinsics import (
     BLOCK,
     TILE,
@@ -45,13 +48,23 @@ from fedseca.ops.network import FOLD_EIGHT, FOLD_FOUR, KEEP_LOWER, MERGE_EIGHT, 
 LANES = 64
 GROUP = 32 * LANES
 """Coordinates whose signs fill one word of 32 bits in each of 64 lanes."""
+_CHUNK = 8
+"""Groups whose signs are packed before pairs are counted: what was counted is read and written once for them."""
+_NEAR, _KEPT = 8, 64
+"""Rows that stay in the cache while others come and go: packed signs in the first level, numbers in the second."""
 EIGHTH = np.float32(0.125)
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
 """How the numbers of an array are written."""
 
 
+_BUILT_FROM = hashlib.sha256(b"".join(Path(each.__file__).read_bytes() for each in (intrinsics, network))).hexdigest()
+"""What is compiled into the kernels from other files. Numba looks only at this file to tell if what it kept is of use:
+the names of the kernels, under which they are kept, have to tell the rest."""
+
+
 def _compiled(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        function.__qualname__ += f"_{_BUILT_FROM[:8]}"
         settings = {"nogil": True, "error_model": "numpy", "boundscheck": False} | options
         try:
             return njit(cache=True, **settings)(function)  # type: ignore[no-any-return]
@@ -62,6 +75,7 @@ def _compiled(**options: Any) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 _sums = _compiled(fastmath={"reassoc", "contract", "nsz"})  # sums may be split over lanes
+_rounded_sums = _compiled(fastmath={"reassoc", "nsz"})  # and no product is left unrounded: copies have no distance
 _exact = _compiled()
 
 
@@ -69,29 +83,29 @@ _exact = _compiled()
 
 
 @_exact
-def gather(table, kinds, native, origin, origin_kinds, offsets, start, stop, one, buffer, addresses):
+def gather(table, kinds, native, origin, origin_kinds, relative, offsets, start, stop, one, buffer, addresses):
     """The addresses of coordinates start … stop of all rows; what is not there as numbers of this kind is loaded.
 
     table[k, s] is where array s of row k lies and kinds[k, s] how its numbers are written; `native` is the kind that
     needs no loading. Array s holds the coordinates offsets[s] … offsets[s + 1]. With an `origin` (one more such row,
-    empty if there is none) the rows are origin − row. Row k is loaded into buffer[k], the origin into the last row.
+    empty if there is none) the rows that are `relative` to it are origin − row. Row k is loaded into buffer[k], the
+    origin into the last row.
     """
     first = np.searchsorted(offsets, start, side="right") - 1
     alone = stop <= offsets[first + 1]
     size, clients = stop - start, table.shape[0]
+    base = np.int64(0)
     if origin.size:
-        base = _found(origin, origin_kinds, native, offsets, first, alone, start, size, one, buffer[clients])
-        for k in range(clients):
-            at = _found(table[k], kinds[k], native, offsets, first, alone, start, size, one, buffer[k])
-            _subtract(base, at, size, one, buffer[k])
+        base = _found(origin, origin_kinds, native, offsets, first, alone, start, size, buffer[clients])
+    for k in range(clients):
+        addresses[k] = _found(table[k], kinds[k], native, offsets, first, alone, start, size, buffer[k])
+        if relative[k]:
+            _subtract(base, addresses[k], size, one, buffer[k])
             addresses[k] = np.int64(buffer[k].ctypes.data)
-    else:
-        for k in range(clients):
-            addresses[k] = _found(table[k], kinds[k], native, offsets, first, alone, start, size, one, buffer[k])
 
 
 @_exact
-def _found(segments, kinds, native, offsets, first, alone, start, size, one, buffer):
+def _found(segments, kinds, native, offsets, first, alone, start, size, buffer):
     """Where a piece of a row lies: in the row's own array, or in the buffer, into which it was loaded."""
     if alone and kinds[first] == native:
         return segments[first] + (start - offsets[first]) * np.int64(buffer.itemsize)
@@ -145,7 +159,7 @@ def _half(half):
 
 
 @_exact
-def sample(table, kinds, origin, origin_kinds, offsets, step, scratch, sampled):
+def sample(table, kinds, origin, origin_kinds, relative, offsets, step, scratch, sampled):
     """sampled[k, m] = coordinate m·step of row k; `scratch` is a row of one number."""
     for k in range(table.shape[0]):
         s = 0
@@ -155,7 +169,7 @@ def sample(table, kinds, origin, origin_kinds, offsets, step, scratch, sampled):
                 s += 1
             _load(table[k, s], kinds[k, s], place - offsets[s], scratch)
             value = scratch[0]
-            if origin.size:
+            if relative[k]:
                 _load(origin[s], origin_kinds[s], place - offsets[s], scratch)
                 value = scratch[0] - value
             sampled[k, m] = value
@@ -215,13 +229,14 @@ def survey(addresses, length, one, low, high, count_signs, agreement, at_low, fo
     at_low[k] = how many magnitudes are ≤ low; candidates[k, :found[k]] = those strictly between low and high.
     """
     clients = addresses.size
-    signs = np.zeros((clients, LANES), np.uint32)
-    present = np.zeros((clients, LANES), np.uint32)
+    signs = np.zeros((clients, _CHUNK * LANES), np.uint32)
+    present = np.zeros((clients, _CHUNK * LANES), np.uint32)
     inside = np.zeros(LANES, np.uint32)
     tail = np.zeros(GROUP, low.dtype)
+    words, zeros = 0, False
     for start in range(0, length, GROUP):
         size = min(GROUP, length - start)
-        zeros = size < GROUP
+        zeros |= size < GROUP
         for k in range(clients):
             row = _carray(integers_at(addresses[k], start, one), (GROUP,))
             if size < GROUP:
@@ -230,19 +245,22 @@ def survey(addresses, length, one, low, high, count_signs, agreement, at_low, fo
                     tail[i] = row[i]
                 row = tail
             _fetch(addresses[k], start + GROUP, GROUP, one)
-            least, beyond = _pack(row, low[k], high[k], signs[k], inside)
+            least, beyond = _pack(row, low[k], high[k], signs[k, words : words + LANES], inside)
             at_low[k] += GROUP - beyond
             if size < GROUP and low[k] >= 0:
                 at_low[k] -= GROUP - size  # the zeros that fill up the tail are no coordinates
             if count_signs:
-                there = present[k]
+                there = present[k, words : words + LANES]
                 _fill(there, np.uint32(0xFFFFFFFF))
                 if least == 0:
                     zeros = True
                     _pack_present(row, there)
             found[k] = _collect(row, size, inside, candidates[k], found[k])
-        if count_signs:
-            _count_agreement(signs, present, zeros, agreement)
+        words += LANES
+        if words == signs.shape[1] or start + GROUP >= length:
+            if count_signs:
+                _count_agreement(signs, present, words, zeros, agreement)
+            words, zeros = 0, False
 
 
 @_exact
@@ -312,22 +330,63 @@ def count_magnitudes(addresses, length, one, low, high, counts):
 
 
 @_exact
-def _count_agreement(signs, present, zeros, agreement):
-    """Agreements less disagreements of every pair: XOR and popcount."""
-    clients = signs.shape[0]
-    for a in range(clients):
-        for b in range(a, clients):
-            different, both = np.uint32(0), np.uint32(0)
-            if zeros:
-                for i in range(LANES):
-                    shared = present[a, i] & present[b, i]
-                    both += popcount(shared)
-                    different += popcount((signs[a, i] ^ signs[b, i]) & shared)
-            else:
-                both = np.uint32(GROUP)
-                for i in range(LANES):
-                    different += popcount(signs[a, i] ^ signs[b, i])
-            agreement[a, b] += np.int64(both) - 2 * np.int64(different)
+def _count_agreement(signs, present, words, zeros, agreement):
+    """Agreements less disagreements of every pair, over so many words of each row: XOR and popcount."""
+    clients, all_of_them = signs.shape[0], np.int64(32 * words)
+    for first in range(0, clients, _NEAR):
+        for second in range(first, clients, _NEAR):
+            last = min(second + _NEAR, clients)
+            for a in range(first, min(first + _NEAR, clients)):
+                counted = agreement[a]
+                b = max(a, second)
+                while b < last:
+                    if zeros:
+                        shared, different = _count_shared(signs[a], signs[b], present[a], present[b], words)
+                        counted[b] += shared - 2 * different
+                        b += 1
+                    elif b + 4 <= last:  # four at a time: the row is read once for all of them
+                        others = signs[b], signs[b + 1], signs[b + 2], signs[b + 3]
+                        different_from = _count_different(signs[a], others, words)
+                        for i in range(4):
+                            counted[b + i] += all_of_them - 2 * np.int64(different_from[i])
+                        b += 4
+                    else:
+                        others = signs[b], signs[b], signs[b], signs[b]
+                        counted[b] += all_of_them - 2 * np.int64(_count_different(signs[a], others, words)[0])
+                        b += 1
+
+
+@_exact
+def _count_different(mine, others, words):
+    """In how many signs a row differs from each of four others."""
+    first, second, third, fourth = others
+    p, q, r, s = np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0)
+    for i in range(words):
+        x = mine[i]
+        p, q = plus(p, popcount(differ(x, first[i]))), plus(q, popcount(differ(x, second[i])))
+        r, s = plus(r, popcount(differ(x, third[i]))), plus(s, popcount(differ(x, fourth[i])))
+    return p, q, r, s
+
+
+@_exact
+def _count_shared(one, other, of_one, of_other, words):
+    """In how many coordinates neither is zero, and in how many of these they differ."""
+    shared, different = np.uint32(0), np.uint32(0)
+    for i in range(words):
+        both_there = both(of_one[i], of_other[i])
+        shared = plus(shared, popcount(both_there))
+        different = plus(different, popcount(both(differ(one[i], other[i]), both_there)))
+    return np.int64(shared), np.int64(different)
+
+
+@_exact
+def mirror(square):
+    """Copies what stands above the diagonal below it, tile by tile: a column at a time would miss the cache."""
+    for first in range(0, square.shape[0], _NEAR):
+        for second in range(first, square.shape[0], _NEAR):
+            for a in range(first, min(first + _NEAR, square.shape[0])):
+                for b in range(max(a + 1, second), min(second + _NEAR, square.shape[0])):
+                    square[b, a] = square[a, b]
 
 
 _pair, _merge_four, _merge_eight, _fold_four, _fold_eight, _sort_eight = (exchange(each) for each in PATTERNS)
@@ -420,7 +479,7 @@ def elect_and_merge(
         if clamp:
             _select(network, rows, size)
             bound = rows[middle]
-        _close(votes, bound, floor, size)
+        _close(votes, floor, size)
         if clamp:
             _close_if_most_are_zero(addresses, start, size, one, bound, floor, counted)
         for k in range(clients):
@@ -489,7 +548,7 @@ def _vote_four(a, b, c, d, ballot_a, ballot_b, ballot_c, ballot_d, least_a, leas
 
 
 @_exact
-def _close(votes, bound, floor, size):
+def _close(votes, floor, size):
     """What a magnitude must exceed to enter: nothing does where nobody was elected."""
     for i in range(size):
         floor[i] = magnitude(mask(votes[i] == 0, votes[i]))
@@ -703,33 +762,48 @@ def squared_distances(addresses, length, one, width, scale, squares):
                 squares[a, b + 3] += s4
 
 
+@_rounded_sums
+def squares_of_pairs(addresses, length, one, width, scale, pairs, squares):
+    """Adds ‖s_a·g_a − s_b·g_b‖² of each pair, from the differences."""
+    for start in range(0, length, width):
+        size = min(width, length - start)
+        for p in range(pairs.shape[0]):
+            a, b = pairs[p, 0], pairs[p, 1]
+            mine = _carray(numbers_at(addresses[a], start, one), (size,))
+            other = _carray(numbers_at(addresses[b], start, one), (size,))
+            square = 0.0
+            for i in range(size):
+                difference = scale[a] * np.float64(mine[i]) - scale[b] * np.float64(other[i])
+                square += difference * difference
+            squares[p] += square
+
+
 @_sums
-def gram(addresses, length, one, width, scale, result):
-    """Adds ⟨x_a, x_b⟩ of every pair a ≤ b of the rows x_k = s_k·g_k − m, where m is their mean, tile by tile."""
+def gram(addresses, length, one, width, shares, result):
+    """Adds ⟨c_a, c_b⟩ of every pair a ≤ b of the rows c_k = g_k − m with m = Σ_k share_k·g_k, and of m, which is one
+    more row after them, tile by tile."""
     clients, count = addresses.size, result.shape[0]
     rows = np.zeros((count, width + 8), np.float64)  # a power of two apart, they would push each other out of the cache
-    mean = np.zeros(width, np.float64)
+    centre = rows[clients]
     first, row, out = np.int64(rows.ctypes.data), np.int64(rows.strides[0]), np.int64(result.ctypes.data)
     for start in range(0, length, width):
         size = min(width, length - start)
-        _fill(mean, 0)
+        _fill(centre, 0)
         for k in range(clients):
-            values, mine, factor = _carray(numbers_at(addresses[k], start, one), (size,)), rows[k], scale[k]
+            values, share = _carray(numbers_at(addresses[k], start, one), (size,)), shares[k]
             _fetch(addresses[k], start + width, width, one)
             for i in range(size):
-                mine[i] = np.float64(values[i]) * factor
-            for i in range(size):
-                mean[i] += mine[i]
-        for i in range(size):
-            mean[i] /= clients
+                centre[i] += share * np.float64(values[i])
         for k in range(clients):
-            mine = rows[k]
+            values, mine = _carray(numbers_at(addresses[k], start, one), (size,)), rows[k]
             for i in range(size):
-                mine[i] -= mean[i]
+                mine[i] = np.float64(values[i]) - centre[i]
             for i in range(size, width):
                 mine[i] = 0
-        for a in range(0, count, TILE):
-            some = (first + row * a, first + row * (a + 1), first + row * (a + 2), first + row * (a + 3))
-            for b in range(a, count, TILE):
-                others = (first + row * b, first + row * (b + 1), first + row * (b + 2), first + row * (b + 3))
-                products(some, others, width, out + (a * count + b) * 8, count)
+        for near in range(0, count, _KEPT):
+            last = min(near + _KEPT, count)
+            for a in range(0, last, TILE):
+                some = (first + row * a, first + row * (a + 1), first + row * (a + 2), first + row * (a + 3))
+                for b in range(max(a, near), last, TILE):
+                    others = (first + row * b, first + row * (b + 1), first + row * (b + 2), first + row * (b + 3))
+                    products(some, others, width, out + (a * count + b) * 8, count)

@@ -64,14 +64,12 @@ def _needed(steps: Iterable[Step], first: int, last: int) -> NDArray[np.int32]:
     kept: list[list[int]] = []
     for kind, rows in reversed(list(steps)):
         singly: list[list[int]] = []
-        below = set(needed)
         for lower, upper in reversed([(rows[a], rows[b]) for a, b in PATTERNS[kind]]):
-            if results := KEEP_LOWER * (lower in below) | KEEP_UPPER * (upper in below):
+            if results := KEEP_LOWER * (lower in needed) | KEEP_UPPER * (upper in needed):
                 singly.append([PAIR, results, lower, upper, *[0] * (MOST_ROWS - 2)])
-                below |= {lower, upper}
+                needed |= {lower, upper}
         whole = [[kind, KEEP_LOWER | KEEP_UPPER, *rows, *[0] * (MOST_ROWS - len(rows))]]
         kept += singly if kind == PAIR or _cost(singly) < _cost(whole) else whole
-        needed = below
     return np.array(kept[::-1], dtype=np.int32).reshape(-1, 2 + MOST_ROWS)
 
 

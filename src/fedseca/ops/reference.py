@@ -42,6 +42,14 @@ def clip_factors(radius: float, norms: Tensor) -> Tensor:
     return torch.where(norms > radius, radius / norms, 1.0)
 
 
+def ranks(values: Tensor) -> Tensor:
+    """The rank of each value among those of its row; what only rounding tells apart has the same: a tie is a tie"""
+    ordered, places = values.sort(dim=-1)
+    greater = ordered.diff(dim=-1) > 1e-10 * ordered[..., 1:]
+    found = torch.nn.functional.pad(greater.cumsum(dim=-1), (1, 0))
+    return torch.empty_like(found).scatter_(-1, places, found)
+
+
 def extent(updates: Updates) -> tuple[Tensor, Tensor]:
     """‖g_k‖₂ (K) and max_j |g_k^j| (K)"""
     squares, largest = torch.zeros(2, len(updates), dtype=torch.float64)

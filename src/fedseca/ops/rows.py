@@ -48,8 +48,10 @@ class Rows:
     """Where each array of each row that is read lies; None if that is not known: then torch reads them."""
     kinds: NDArray[np.int64]
     origin: NDArray[np.int64]
-    """The same of the model that the rows are differences to; empty if there is none."""
+    """The same of the model that rows are differences to; empty if there is none."""
     origin_kinds: NDArray[np.int64]
+    relative: NDArray[np.bool_]
+    """Which rows are differences to it."""
     offsets: NDArray[np.int64]
     native: int
     """How the numbers that are worked on are written."""
@@ -60,7 +62,7 @@ class Rows:
     def of(cls, updates: Updates) -> Rows:
         one = BITS[updates.compute_dtype].one
         if _PLACES not in updates.memo:
-            found = _table(updates.sources) or (None, *(_NOWHERE,) * 4)
+            found = _table(updates.sources) or (None, *(_NOWHERE,) * 5)
             native = kernels.FLOAT32 if one.dtype == np.float32 else kernels.FLOAT64
             plain = found[0] is not None and not found[2].size and bool((found[1] == native).all())
             updates.memo[_PLACES] = (*found, native, plain and updates.recipe is None)
@@ -91,8 +93,8 @@ class Rows:
         for first in range(start, stop, size):
             last = min(first + size, stop)
             kernels.gather(
-                self.table, self.kinds, self.native, self.origin, self.origin_kinds, self.offsets, first, last,
-                self.one, buffer, addresses,
+                self.table, self.kinds, self.native, self.origin, self.origin_kinds, self.relative, self.offsets,
+                first, last, self.one, buffer, addresses,
             )  # fmt: skip
             yield self._mixed(addresses, last - first, mixed), first, last
 
@@ -129,7 +131,9 @@ class Rows:
             return torch.cat(pieces, dim=1).numpy()
         sampled = np.empty((len(self.table), count), self.one.dtype)
         scratch = np.empty(1, self.one.dtype)
-        kernels.sample(self.table, self.kinds, self.origin, self.origin_kinds, self.offsets, step, scratch, sampled)
+        kernels.sample(
+            self.table, self.kinds, self.origin, self.origin_kinds, self.relative, self.offsets, step, scratch, sampled
+        )
         if recipe is None:
             return sampled
         mixed = np.empty((len(recipe.divisors), count), self.one.dtype)
@@ -155,14 +159,14 @@ def _addresses(rows: Sequence[Tensor]) -> NDArray[np.int64]:
     return np.array([row.data_ptr() for row in rows], np.int64)
 
 
-def _table(rows: Sequence[Row]) -> tuple[NDArray[np.int64], ...] | None:
-    """Where the arrays of rows lie and how they are written, the same of what they are differences to, and where each
-    array begins; None if they do not lie in memory, or are cut into different arrays."""
+def _table(rows: Sequence[Row]) -> tuple[NDArray[Any], ...] | None:
+    """Where the arrays of rows lie and how they are written, the same of what some of them are differences to, which
+    these are, and where each array begins; None if they do not lie in memory, or are cut into different arrays."""
     if not all(isinstance(row, ArrayRow) and row.segments_in_memory for row in rows):
         return None
     of_arrays = [row for row in rows if isinstance(row, ArrayRow)]
-    origins = {id(row.before): row.before for row in of_arrays}
-    origin = next(iter(origins.values()))
+    origins = {id(row.before): row.before for row in of_arrays if row.before is not None}
+    origin = next(iter(origins.values()), None)
     if len(origins) > 1 or (origin is not None and not origin.segments_in_memory):
         return None
     offsets = max((row.offsets for row in of_arrays), key=len)
@@ -171,10 +175,10 @@ def _table(rows: Sequence[Row]) -> tuple[NDArray[np.int64], ...] | None:
         return None
     places = np.array([_places(row, offsets) for row in every], np.int64)
     kinds = np.array([_kinds(row, offsets) for row in every], np.int64)
-    beginnings = np.array(offsets, np.int64)
+    relative, beginnings = np.array([row.before is not None for row in of_arrays]), np.array(offsets, np.int64)
     if origin is None:
-        return places, kinds, _NOWHERE, _NOWHERE, beginnings
-    return places[:-1], kinds[:-1], places[-1], kinds[-1], beginnings
+        return places, kinds, _NOWHERE, _NOWHERE, relative, beginnings
+    return places[:-1], kinds[:-1], places[-1], kinds[-1], relative, beginnings
 
 
 def _places(row: ArrayRow, offsets: tuple[int, ...]) -> list[int]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from fedseca import ops
 from fedseca.declare import diagnostic, param
@@ -38,16 +37,8 @@ class NearestNeighbourMixing(StepBefore):
     def mix(self, updates: Updates, state: State, rng: torch.Generator) -> Mix:
         order = torch.tensor(updates.by_id())
         distances = ops.squared_distances(updates).fill_diagonal_(-1.0)  # itself first, also among duplicates
-        nearest = _ranks(distances)[:, order].argsort(dim=1, stable=True)[:, : len(updates) - self.num_byzantine]
+        nearest = ops.ranks(distances)[:, order].argsort(dim=1, stable=True)[:, : len(updates) - self.num_byzantine]
         # Summed in the order of the ids: who has the same neighbours gets the same mix, to the last bit.
         groups = order[nearest.sort(dim=1).values]
         counted = torch.bincount(groups.flatten(), minlength=len(updates)).double()
         return Mix.means(groups.tolist(), updates.client_ids, row_of=range(len(updates)), neighbours=counted)
-
-
-def _ranks(distances: Tensor) -> Tensor:
-    """The rank of each distance in its row; those that only rounding tells apart have the same: a tie is a tie."""
-    ordered, places = distances.sort(dim=1)
-    farther = ordered.diff(dim=1) > 1e-10 * ordered[:, 1:]
-    ranks = torch.nn.functional.pad(farther.cumsum(dim=1), (1, 0))
-    return torch.empty_like(ranks).scatter_(1, places, ranks)
