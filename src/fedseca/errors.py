@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,17 @@ def printable(text: str, limit: int | None = None) -> str:
     shown = text if limit is None else text[: limit + 1]  # what is not shown is not made safe: it may be megabytes
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def in_one_line(problem: BaseException, *, where: bool = True) -> str:
+    """What an error of somebody else's code says, in one line; with the place of that code, unless it is known."""
+    told = printable(" ".join(f"{type(problem).__name__}: {problem}".split()), limit=200)
+    last = problem.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not where:
+        return told
+    return f"{told} ({os.path.basename(last.tb_frame.f_code.co_filename)}, line {last.tb_lineno})"
 
 
 class FedsecaError(Exception):

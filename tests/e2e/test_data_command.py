@@ -54,6 +54,81 @@ def test_a_broken_set_does_not_hide_the_others(tmp_path):
     assert "\x1b" not in done.stdout
 
 
+BROKEN = """
+import numpy as np, torch
+from dataclasses import dataclass
+from fedseca import register
+from fedseca.data import Dataset, DataSource
+from fedseca.models import Model
+from torch.utils.data import Dataset as TorchDataset
+
+class Items(TorchDataset):
+    def __len__(self):
+        return 9
+    def __getitem__(self, index):
+        if index == 7:
+            raise ValueError("row 7 is damaged")
+        return torch.ones(3), index % 2
+
+@register("no_column")
+@dataclass(frozen=True, kw_only=True)
+class NoColumn(DataSource):
+    "Has no such column."
+    def load(self, data_dir=None):
+        return {}["age"]
+
+@register("no_dataset")
+@dataclass(frozen=True, kw_only=True)
+class NoDataset(DataSource):
+    "Answers something else."
+    def load(self, data_dir=None):
+        return 5
+
+@register("damaged")
+@dataclass(frozen=True, kw_only=True)
+class Damaged(DataSource):
+    "Has an item that cannot be read."
+    def load(self, data_dir=None):
+        return Dataset.of("damaged", Items(), Items())
+
+@register("too_few")
+@dataclass(frozen=True, kw_only=True)
+class TooFew(Model):
+    "Has one output, whatever is asked."
+    def layers(self, shape, outputs):
+        return torch.nn.Linear(shape[0], 1)
+
+@register("no_layers")
+@dataclass(frozen=True, kw_only=True)
+class NoLayers(Model):
+    "Cannot be made."
+    def layers(self, shape, outputs):
+        return shape.nothing
+"""
+
+
+def test_what_breaks_in_code_of_ones_own_is_one_line(tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(BROKEN)
+    with_it = ("--plugin", plugin)
+    table = ("--preset", "breast_cancer", "--rounds", "1", "-o", tmp_path / "run")
+    expected = {
+        ("run", "--dataset", "no_column"): "data set no_column cannot be loaded: KeyError: 'age' (mine.py, line 22)",
+        ("run", "--dataset", "no_dataset"): "data set no_dataset cannot be loaded: load must answer a Dataset, found 5",
+        ("run", "--dataset", "damaged"): "damaged: train: item 7 cannot be read: ValueError: row 7 is damaged\n",
+        ("run", *table, "--model", "too_few"): "it gives 1 numbers for a sample, and the task needs 2",
+        ("run", *table, "--model", "no_layers"): "cannot be made: AttributeError: 'tuple' object has no attribute",
+        ("data", "show", "no_column"): "data set no_column cannot be loaded: KeyError",
+    }
+    for command, message in expected.items():
+        done = run(*with_it, *command)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert message in done.stderr
+    listed = run(*with_it, "data", "list", "--json")
+    states = {name: about["state"] for name, about in json.loads(listed.stdout)["datasets"].items()}
+    assert states["digits"] == "here" and states["no_column"] == states["damaged"] == "broken"
+
+
 def test_path_is_for_scripts(tmp_path):
     make_cifar_png(tmp_path / "cifar10")
     assert run("data", "path", "cifar10", "--data-dir", tmp_path).stdout == f"{tmp_path / 'cifar10'}\n"

@@ -406,7 +406,7 @@ def test_a_copy_of_updates_knows_nothing_of_where_the_others_lie():
 
 
 def test_what_is_compiled_is_kept_under_a_name_that_tells_what_it_was_built_from():
-    names = {kernel.py_func.__qualname__ for kernel in (kernels.measure, kernels.survey, kernels.gram)}
+    names = {kernel.__qualname__ for kernel in (kernels.measure, kernels.survey, kernels.gram)}
     assert all(name.endswith(kernels._BUILT_FROM[:8]) for name in names)
 
 

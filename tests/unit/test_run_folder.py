@@ -161,6 +161,8 @@ def test_other_data_is_another_config(tmp_path, monkeypatch):
     monkeypatch.setattr("fedseca.data.Dataset.fingerprint", lambda self: "0123456789abcdef")
     with pytest.raises(InputError, match=r"data is .* there and '0123456789abcdef' here"):
         simulate(SCENARIO, folder=tmp_path / "run", resume=True)
+    with pytest.raises(InputError, match=r"data is .* here\); choose another folder \(--output\) or overwrite it"):
+        simulate(SCENARIO, folder=tmp_path / "run")  # it does not hold this run already
 
 
 def test_a_run_is_not_written_over_by_accident(tmp_path, unbroken):

@@ -301,3 +301,15 @@ def test_a_model_that_has_no_score_is_told_as_nothing():
 def test_a_network_for_images_names_what_it_was_given():
     with pytest.raises(InputError, match=r"cnn takes images .* and an input is 3; take mlp"):
         Federation(scenario(Dataset.of("mine", pair(), pair(4)), model="cnn"))
+
+
+def test_what_nobody_can_learn_and_sites_that_share_a_client_are_told():
+    features = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    unseen = Dataset.of("mine", (features, np.arange(40) % 2), (features[:4], [0, 1, 2, 3]))
+    notes = Federation(scenario(unseen)).notes
+    assert notes == ("no training sample is of class 2, 3, which the test set has: nobody can learn it",)
+    sites = Dataset.of(
+        "mine", (features, np.arange(40) % 2), (features[:4], [0, 1, 0, 1]), train_sites=np.arange(40) % 7
+    )
+    (note,) = Federation(scenario(sites, partition="site")).notes
+    assert note.startswith("7 sites share ") and "--clients 7" in note

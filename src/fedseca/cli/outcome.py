@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -58,7 +59,8 @@ def show(console: Console, history: History, folder: Path) -> None:
     table = _client_table(history)
     wide_console(table).print(table)
     if history.scenario.clients > _MOST_CLIENTS_SHOWN:
-        console.print(f"(the first {_MOST_CLIENTS_SHOWN} of {history.scenario.clients} clients)", style="dim")
+        shown = f"{_MOST_CLIENTS_SHOWN} of {history.scenario.clients} clients, the Byzantine ones among them"
+        console.print(f"({shown}; all are in clients.jsonl)", style="dim")
     for record in history.by_client():
         if record["rejected"]:
             times = f"{record['rejected']} of {record['present']} rounds"
@@ -85,7 +87,7 @@ def show(console: Console, history: History, folder: Path) -> None:
 
 
 def _client_table(history: History) -> Table:
-    records = history.by_client()[:_MOST_CLIENTS_SHOWN]
+    records = _some(history.by_client())
     fixed = ("client", "byzantine", "present", "rejected", "reason", "suspected")
     names = (name for record in records for name in record if name not in fixed)
     columns = shown_diagnostics(history.scenario.aggregator, names)
@@ -108,6 +110,14 @@ def _client_table(history: History) -> Table:
         counts += [_times(record["suspected"], record["present"])]
         table.add_row(record["client"], truth, *counts, *(each.show(record.get(each.name)) for each in columns))
     return table
+
+
+def _some(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Not more than fit: of very many clients as many Byzantine ones as make up half of it, then honest ones."""
+    byzantine = [k for k, record in enumerate(records) if record["byzantine"]]
+    honest = [k for k, record in enumerate(records) if not record["byzantine"]]
+    first = byzantine[: max(_MOST_CLIENTS_SHOWN // 2, _MOST_CLIENTS_SHOWN - len(honest))]
+    return [records[k] for k in sorted([*first, *honest[: _MOST_CLIENTS_SHOWN - len(first)]])]
 
 
 def _times(count: int, rounds: int) -> Text:

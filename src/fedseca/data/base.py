@@ -17,7 +17,7 @@ from fedseca.data.pairs import Given, check_classes, samples_of, task_of
 from fedseca.data.samples import Samples
 from fedseca.data.task import Task
 from fedseca.declare import Declared
-from fedseca.errors import FedsecaError, InputError, printable
+from fedseca.errors import FedsecaError, InputError, in_one_line
 from fedseca.parts import Registry
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -108,6 +108,18 @@ class DataSource(Declared, ABC):
     def load(self, data_dir: Path | None = None) -> Dataset:
         """The data set; an `InputError` of one line where it is missing or broken."""
 
+    def loaded(self, data_dir: Path | None = None) -> Dataset:
+        """What `load` gives; whatever goes wrong in it becomes one line, which says where."""
+        try:
+            found = self.load(data_dir)
+        except FedsecaError:
+            raise
+        except Exception as problem:  # a data set of one's own may raise anything
+            raise InputError(f"data set {self.name} cannot be loaded: {in_one_line(problem)}") from problem
+        if not isinstance(found, Dataset):
+            raise InputError(f"data set {self.name} cannot be loaded: load must answer a Dataset, found {found!r:.60}")
+        return found
+
     def find(self, data_dir: Path | None = None) -> Path | None:
         """The folder in which its files lie; None if they are missing, or if it has none."""
         return None
@@ -135,8 +147,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as problem:
         raise InputError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
     except Exception as problem:  # decoders of gzip, PNG, tar and pickle raise almost anything on damaged input
-        reason = printable(" ".join(f"{type(problem).__name__}: {problem}".split()), limit=200)
-        raise InputError(f"{path}: cannot be read: {reason}") from problem
+        raise InputError(f"{path}: cannot be read: {in_one_line(problem, where=False)}") from problem
 
 
 def held_out(labels: Tensor) -> Tensor:

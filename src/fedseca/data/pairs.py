@@ -12,7 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedseca.data.samples import InMemory, Inputs, Lazy, Normalisation, Samples
 from fedseca.data.task import Classification, Regression, Task
-from fedseca.errors import InputError, printable
+from fedseca.errors import InputError, in_one_line
 
 _LOOKED_AT = 64
 """How many inputs of a Dataset its fingerprint is made of."""
@@ -152,19 +152,23 @@ class _InputsOf:
         self.items, self.what, self.shape = items, what, shape
 
     def __getitem__(self, index: int) -> Tensor:
-        try:
-            item = self.items[index]
-        except Exception as problem:  # whatever its author's code raises, a file that is broken say
-            reason = printable(" ".join(f"{type(problem).__name__}: {problem}".split()), limit=200)
-            raise InputError(f"{self.what}: item {index} cannot be read: {reason}") from problem
-        try:
-            value, _ = item
-        except (TypeError, ValueError) as problem:
-            raise InputError(f"{self.what}: item {index} must be an input and its label: {problem}") from None
+        value, _ = _item(self.items, index, self.what)
         found = _numbers(value, f"{self.what} item {index}")
         if self.shape is not None and tuple(found.shape) != self.shape:
             raise InputError(f"{self.what}: item {index} is {size(tuple(found.shape))}, the first {size(self.shape)}")
         return found.to(torch.float32) if found.is_floating_point() or found.dtype == torch.uint8 else found.long()
+
+
+def _item(items: _Items, index: int, what: str) -> tuple[Any, Any]:
+    try:
+        item = items[index]
+    except Exception as problem:  # whatever its author's code raises, a file that is broken say
+        raise InputError(f"{what}: item {index} cannot be read: {in_one_line(problem, where=False)}") from problem
+    try:
+        value, label = item
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{what}: item {index} must be an input and its label: {problem}") from None
+    return value, label
 
 
 def _read_lazily(items: Any, what: str) -> tuple[Inputs, Tensor]:
@@ -175,7 +179,7 @@ def _read_lazily(items: Any, what: str) -> tuple[Inputs, Tensor]:
     shape = tuple(_InputsOf(items, what)[0].shape)
     inputs = _InputsOf(items, what, shape)
     given = getattr(items, "targets", None)
-    labels = _labels([items[k][1] for k in range(count)] if given is None else given, count, what)
+    labels = _labels([_item(items, k, what)[1] for k in range(count)] if given is None else given, count, what)
     # All its inputs may be too many to be read for a fingerprint: some of them and all labels must do.
     digest = hashlib.blake2b(repr((type(items).__qualname__, count, shape)).encode())
     for index in sorted({k * (count - 1) // (_LOOKED_AT - 1) for k in range(_LOOKED_AT)}):

@@ -37,6 +37,10 @@ class Partition(Declared, ABC):
         order = owners.argsort(stable=True)
         return list(torch.split(order, torch.bincount(owners, minlength=num_clients).tolist()))
 
+    def note(self, samples: Samples, num_clients: int) -> str | None:
+        """What the user should know of how they are dealt, if anything: a sentence."""
+        return None
+
 
 PARTITIONS: Registry[Partition] = Registry("partition", Partition)
 register = PARTITIONS.register
@@ -139,6 +143,12 @@ class Site(Partition):
         client_of_site = torch.empty(len(sites), dtype=torch.int64)
         client_of_site[sizes.argsort(descending=True, stable=True)] = torch.arange(len(sites)) % num_clients
         return client_of_site[which]
+
+    def note(self, samples: Samples, num_clients: int) -> str | None:
+        sites = 0 if samples.sites is None else len(torch.unique(samples.sites))
+        if sites <= num_clients:
+            return None
+        return f"{sites} sites share {num_clients} clients; --clients {sites} makes each site a client of its own"
 
 
 def _classes(samples: Samples, partition: str) -> Tensor:

@@ -75,7 +75,7 @@ def check(cells: Sequence[Scenario], store: Store, machine: Machine) -> dict[str
     weights: dict[Any, str | None] = {}
     for cell in cells:
         if cell.dataset not in found:
-            data = cell.dataset.load(machine.data_dir)
+            data = cell.dataset.loaded(machine.data_dir)
             found[cell.dataset] = data.fingerprint(), data.shape, data.task
         digest, shape, task = found[cell.dataset]
         if cell.model not in weights:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedseca.attacks import Attack
 from fedseca.data import Samples, who_has_what
-from fedseca.errors import InputError, StateError
+from fedseca.errors import FedsecaError, InputError, StateError, in_one_line
 from fedseca.federation.evaluation import evaluate
 from fedseca.federation.features import features
 from fedseca.federation.precision import check_precision, mixed
@@ -34,10 +34,11 @@ class Federation:
         self.device = usable(device)
         check_precision(scenario.precision, self.device)
         if data_dir is not None and not Path(data_dir).is_dir():  # a slip, even where the data set needs no folder
-            raise InputError(f"data folder {data_dir}: no such folder")
-        dataset = scenario.dataset.load(None if data_dir is None else Path(data_dir))
+            what = "is a file; give the folder it lies in" if Path(data_dir).exists() else "no such folder"
+            raise InputError(f"data folder {data_dir}: {what}")
+        dataset = scenario.dataset.loaded(None if data_dir is None else Path(data_dir))
         self.fingerprint = fingerprint(dataset.fingerprint(), scenario.model.fingerprint())
-        self.task, self.augment, self.notes = dataset.task, dataset.augment, dataset.notes
+        self.task, self.augment = dataset.task, dataset.augment
         if self.task.num_classes is None and scenario.byzantine and type(scenario.attack).poison is not Attack.poison:
             raise InputError(
                 f"{scenario.attack.name} changes classes, and the labels of {dataset.name} are no classes; "
@@ -47,6 +48,8 @@ class Federation:
         self.test_set = self._some(dataset.test, scenario.test_images, "test images")
         rng = scenario.generator("partition")
         self.parts = scenario.partition.split(self.train_set, scenario.clients, rng)
+        found = scenario.partition.note(self.train_set, scenario.clients), self._never_learnt()
+        self.notes = (*dataset.notes, *filter(None, found))
         # One network for all: its arrays are filled with the global model before it is trained or tested.
         seed = scenario.generator("model").initial_seed()
         try:
@@ -54,6 +57,10 @@ class Federation:
             frozen, self.network = scenario.model.split(network)
         except (RuntimeError, MemoryError) as problem:
             raise InputError(f"{scenario.model.describe()} cannot be made here: {_first_line(problem)}") from None
+        except FedsecaError:
+            raise
+        except Exception as problem:  # a model of one's own may raise anything
+            raise InputError(f"{scenario.model.describe()} cannot be made: {in_one_line(problem)}") from problem
         if frozen is not None and self.augment is not None:
             raise InputError(
                 f"{dataset.name} augments its images, and what frozen layers give for each is computed once: take "
@@ -92,13 +99,27 @@ class Federation:
         try:
             with torch.no_grad(), mixed(self.scenario.precision, self.device), self._own_draws("a first look"):
                 outputs = self.network(inputs.to(self.device))
+                if outputs.numel() != smallest * self.task.outputs:
+                    given, wanted = outputs.numel() / smallest, self.task.outputs
+                    raise ValueError(f"it gives {given:g} numbers for a sample, and the task needs {wanted}")
                 self.task.loss(outputs, self.train_set.labels[:smallest].to(self.device))
-        except (ValueError, RuntimeError, IndexError) as problem:
-            name, reason = self.scenario.dataset.name, _first_line(problem)
+        except Exception as problem:  # a network of one's own may raise anything
+            expected = isinstance(problem, ValueError | RuntimeError | IndexError)
+            name, reason = self.scenario.dataset.name, _first_line(problem) if expected else in_one_line(problem)
             if not inputs.is_floating_point():
                 reason += "; its inputs are whole numbers, as tokens are: of a table give real numbers"
             raise InputError(f"{self.scenario.model.name} cannot train on {name}: {reason}") from None
         self.network.load_state_dict(arrays)
+
+    def _never_learnt(self) -> str | None:
+        """Of classes that nobody can learn, a sentence."""
+        if self.task.num_classes is None:
+            return None
+        alone = set(self.test_set.labels.tolist()) - set(self.train_set.labels.tolist())
+        if not alone:
+            return None
+        shown = ", ".join(map(str, sorted(alone)[:5])) + " …" * (len(alone) > 5)
+        return f"no training sample is of class {shown}, which the test set has: nobody can learn it"
 
     @property
     def small_steps(self) -> bool:

@@ -157,9 +157,10 @@ def _agree(history: History, done: int, server: Server) -> bool:
     return complete and of_clients == done * history.scenario.clients and played == server.round
 
 
-def check_folder(path: Path, scenario: Scenario, *, resume: bool, overwrite: bool) -> None:
-    """Whether a run of this scenario may be written there, as far as that can be told before its data are read."""
-    _check_usable(path, {"format": _FORMAT, "scenario": scenario.values()}, resume=resume, overwrite=overwrite)
+def check_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> None:
+    """Whether a run of this scenario may be written there, as far as that can be told before its data are read: if
+    there is a run of the scenario already, it may be one on other data."""
+    _check_usable(path, {"format": _FORMAT, "scenario": scenario.values()}, resume=True, overwrite=overwrite)
     above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not above.is_dir():
         raise InputError(f"{path}: {above} is a file; a run is a folder")
@@ -198,7 +199,10 @@ def _check_usable(path: Path, config: Mapping[str, Any], *, resume: bool, overwr
         )
     compared = {name: value for name, value in found.items() if name in config}
     if difference := _difference(compared, json.loads(json.dumps(config))):
-        raise InputError(f"{path}: holds a run of another config ({difference}); choose another folder or overwrite")
+        raise InputError(
+            f"{path}: holds a run of another config ({difference}); choose another folder (--output) or overwrite it "
+            "(--overwrite)"
+        )
     if not resume:
         end = (
             "finished; resume (--resume) shows it"

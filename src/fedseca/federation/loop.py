@@ -66,7 +66,7 @@ def simulate(
     check_threads(threads)
     scenario = scenario or Scenario()
     if folder is not None:
-        check_folder(Path(folder), scenario, resume=resume, overwrite=overwrite)
+        check_folder(Path(folder), scenario, overwrite=overwrite)
     federation = Federation(scenario, data_dir=data_dir, device=device, workers=workers)
     server = Server(
         scenario.aggregator,

@@ -256,7 +256,8 @@ def _of_pairs(updates: Updates, factors: NDArray[np.float64], pairs: NDArray[np.
         kernels.squares_of_pairs(addresses, stop - start, one, _SHORT, factors, pairs, squares[place])
 
     _run(updates, work, tasks, len(squares))
-    return squares.sum(axis=0)
+    total: NDArray[np.float64] = squares.sum(axis=0)
+    return total
 
 
 def median(updates: Updates) -> Selection:

@@ -47,6 +47,8 @@ function showGrid(data) {
   byId("grid").hidden = false;
   byId("by-rule").hidden = !outside(data).length; // the tables of experiments say it better
   byId("defaults").hidden = !settings.length;
+  byId("scores-title").textContent = `${metrics(data.runs)} by rule and attack`;
+  byId("courses-title").textContent = `${metrics(data.runs)} over the rounds`;
   byId("legend").replaceChildren(...legend(data.limits, `${metrics(data.runs)} `, `of the ${metrics(data.runs)} of the best run on the same data`));
   if (data.runs.some((run) => !run.finished)) byId("legend").append(element("li", {}, "* with unfinished runs"));
   byId("csv").addEventListener("click", () => download("runs.csv", csv([...columns, ...settings.map(setting)], shown)));

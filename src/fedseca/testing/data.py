@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from fedseca.data import DATASETS, PARTITIONS, Dataset, DataSource
+from fedseca.errors import InputError
 from fedseca.models import MODELS
 from fedseca.testing.check import Check, Clause, generator, hold, refuses_bad_hyperparameters
 
@@ -37,13 +38,17 @@ def dataset_checks(dataset: str | DataSource, data_dir: str | Path | None = None
     """The checks of one data set; with a name, it has its default hyperparameters."""
     source = DATASETS.make(dataset) if isinstance(dataset, str) else dataset
     folder = None if data_dir is None else Path(data_dir)
-    loaded = _Loaded(source, folder, source.load(folder))
+    loaded = _Loaded(source, folder, source.loaded(folder))
     return (Check(loaded, clause) for clause in _CLAUSES)
 
 
 def check_dataset(dataset: str | DataSource, data_dir: str | Path | None = None) -> None:
     """Hold a data set to the contract: the first clause it breaks is an AssertionError that says which."""
-    hold(dataset_checks(dataset, data_dir))
+    try:
+        checks = dataset_checks(dataset, data_dir)
+    except InputError as problem:
+        raise AssertionError(f"can be loaded: {problem}") from problem
+    hold(checks)
 
 
 def _clause(clause: Clause[_Loaded]) -> Clause[_Loaded]:
