@@ -33,7 +33,7 @@ def is_finite(array: Tensor) -> bool:
     """Whether there is no NaN and no Inf in it; nothing of its size is allocated."""
     if not array.is_floating_point() or not array.numel():
         return True
-    return bool(torch.stack(array.aminmax()).isfinite().all())
+    return all(math.isfinite(extreme) for extreme in array.aminmax())  # a NaN is both
 
 
 def kind_of(dtype: torch.dtype) -> str:

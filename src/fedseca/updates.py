@@ -45,7 +45,7 @@ class ArrayRow:
     device: torch.device
     before: ArrayRow | None = None
 
-    @cached_property
+    @property
     def segments_in_memory(self) -> bool:
         """Whether each array lies in the CPU's memory in one piece, whatever its dtype."""
         return all(s.is_cpu and s.is_contiguous() for s in self.segments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -134,16 +134,15 @@ def _width(updates: Updates) -> int:
 
 
 def extent(updates: Updates) -> tuple[Tensor, Tensor]:
-    squares = np.zeros((_count(updates), len(updates)))
-    whole, one = BITS[updates.compute_dtype]
-    largest = np.zeros((_count(updates), len(updates)), whole)
-    step = _step(updates.dim)
+    tasks, (whole, one), step = _tasks(updates), BITS[updates.compute_dtype], _step(updates.dim)
+    squares = np.zeros((len(tasks), len(updates)))
+    largest = np.zeros((len(tasks), len(updates)), whole)
     sampled = np.empty((len(updates), -(-updates.dim // step)), one.dtype)
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
         kernels.measure(addresses, start, stop - start, one, squares[task], largest[task], step, sampled)
 
-    _run(updates, work)
+    _run(updates, work, tasks)
     updates.memo[_SAMPLED] = sampled
     maxima = largest.max(axis=0).view(one.dtype).astype(np.float64)
     return torch.from_numpy(squares.sum(axis=0)).sqrt(), torch.from_numpy(maxima)
@@ -286,8 +285,10 @@ def _select_middle(updates: Updates, trim: int, network: NDArray[np.int32]) -> S
 def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> SignSurvey:
     """One read for the sign agreement and the quantiles both; none for what is known already."""
     signs = signs and updates.agreement is None
-    if quantile is None and updates.agreement is not None:
-        return SignSurvey(updates.agreement, None)
+    if quantile is not None and _step(updates.dim) == 1:  # the sample is all there is
+        return replace(survey(updates, None, signs=signs), quantiles=_of_all(_sampled(updates), quantile))
+    if quantile is None and not signs:
+        return SignSurvey(_nobody() if updates.agreement is None else updates.agreement, None)
     clients, (whole, one) = len(updates), BITS[updates.compute_dtype]
     # Whole numbers: their sum does not depend on how it is split.
     places = _places(_tasks(updates), 8 * clients * clients, least=torch.get_num_threads())
@@ -296,8 +297,8 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
     if quantile is not None:
         low, high, within = _brackets(updates, quantile)
         share = max(1 / 16, 2 * within)  # they may lie close together
-    nobody = np.zeros((0, 0), np.int64)
-    agreement = [np.zeros((clients, clients), np.int64) if signs else nobody for _ in range(places)]
+    size = clients if signs else 0
+    agreement = [np.zeros((size, size), np.int64) for _ in range(places)]
     at_low, found = np.zeros((2, places, clients), np.int64)
     inside: list[list[list[NDArray[Any]]]] = [[[] for _ in range(clients)] for _ in range(places)]
 
@@ -328,6 +329,19 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
     return SignSurvey(torch.from_numpy(_whole(agreement)), quantiles)
 
 
+def _nobody() -> Tensor:
+    """The agreement of pairs that nobody asked for."""
+    return torch.zeros(0, 0, dtype=torch.int64)
+
+
+def _of_all(values: NDArray[Any], quantile: float) -> Tensor:
+    """The quantile of each row of magnitudes, sorted out of all of them."""
+    first, second, fraction = reference.quantile_ranks(quantile, values.shape[1])
+    ordered = np.sort(np.abs(values), axis=1)[:, [first, second]].astype(np.float64)
+    exact = [reference.interpolate(low, high, fraction) for low, high in ordered.tolist()]
+    return torch.tensor(exact, dtype=torch.float64)
+
+
 def sign_agreement(updates: Updates) -> Tensor:
     return survey(updates, None).agreement
 
@@ -344,19 +358,20 @@ def _step(dim: int) -> int:
     return max(1, dim // min(_SAMPLE, max(_SAMPLE // 32, dim // 100)))
 
 
+def _sampled(updates: Updates) -> NDArray[Any]:
+    """Every so many coordinates of each row: kept while the rows were measured, or else read now."""
+    found: NDArray[Any] | None = updates.memo.get(_SAMPLED)
+    return Rows.of(updates).sample(_step(updates.dim)) if found is None else found
+
+
 def _brackets(updates: Updates, quantile: float) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Bits of magnitudes just below and above where a sample says each client's quantile is, and which share of all
     magnitudes should lie between them."""
-    whole, step = BITS[updates.compute_dtype].whole, _step(updates.dim)
+    whole = BITS[updates.compute_dtype].whole
     low, high = np.zeros((2, len(updates)), whole)
-    sampled = updates.memo.get(_SAMPLED)  # while the rows were measured
-    if sampled is None:
-        sampled = Rows.of(updates).sample(step)
-
+    sampled = _sampled(updates)
     size = sampled.shape[1]
     middle, slack = quantile * (size - 1), 4 * math.sqrt(quantile * (1 - quantile) * size) + 2
-    if step == 1:
-        slack = 2.0  # nothing was left to chance
     lower, upper = math.floor(middle - slack), math.ceil(middle + slack)
 
     def bracket(k: int) -> None:
