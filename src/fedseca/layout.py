@@ -205,10 +205,14 @@ class Layout:
             pieces[entry.name] = piece.to(entry.dtype, copy=True)
         return {e.name: pieces[e.name] for e in self.entries}
 
-    def unflatten_model(self, vector: Tensor, beside: Arrays) -> dict[str, Tensor]:
-        """The same for a model, where a variance is never below 0 (in an update it may be)."""
-        model = self.unflatten(vector, beside)
-        return {e.name: model[e.name].clamp(min=0) if e.is_variance else model[e.name] for e in self.entries}
+    def stepped(self, before: Arrays, step: Tensor, beside: Arrays) -> dict[str, Tensor]:
+        """The model w − step in the dtype of the step, array by array; a variance is never below 0."""
+        model = dict(beside)
+        for entry, start in zip(self.parameters, self.offsets, strict=False):
+            piece = step[start : start + entry.size].reshape(entry.shape)
+            value = (before[entry.name].to(step.dtype) - piece).to(entry.dtype)
+            model[entry.name] = value.clamp(min=0) if entry.is_variance else value
+        return {e.name: model[e.name] for e in self.entries}
 
     def describe(self) -> list[list[Any]]:
         """The entries as plain data, for JSON."""

@@ -258,11 +258,10 @@ class Server:
         beside = updates.medians_beside()
         update, model = layout.unflatten(answer.update, beside), None
         if screening.before is not None:
-            # w ← w − η·g̃
-            stepped = layout.flatten(screening.before, updates.compute_dtype)
-            step = answer.update.to(updates.compute_dtype)
-            stepped -= step if self.learning_rate == 1 else self.learning_rate * step
-            model = layout.unflatten_model(stepped, beside)
+            step = answer.update.to(updates.compute_dtype)  # w ← w − η·g̃
+            model = layout.stepped(
+                screening.before, step if self.learning_rate == 1 else self.learning_rate * step, beside
+            )
         for arrays in (update, model or {}):
             for name, value in arrays.items():
                 if not is_finite(value):
