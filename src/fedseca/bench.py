@@ -6,12 +6,18 @@ Everything that is compared is measured in one run on one machine: only ratios m
 from __future__ import annotations
 
 import gc
+import itertools
+import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedseca.aggregators import AGGREGATORS
@@ -19,7 +25,9 @@ from fedseca.errors import InputError
 from fedseca.paper import read_table
 from fedseca.server import aggregate
 
-Work = Callable[[Tensor], object]
+Work = Callable[[Any], object]
+SMALL = 4096
+"""Coordinates that a rule is tried on before it is measured."""
 RESNET18 = 11_200_000
 """Its parameters, which the paper's times are for."""
 
@@ -38,6 +46,15 @@ class Measurement:
     repeats: int
     extra_bytes: int | None
     """How far the memory rose above what was there before, the updates themselves not counted; None: cannot be told."""
+    form: str = "rows"
+    """How the updates came."""
+    cpu_seconds: float = math.nan
+    """The median of what all threads together took; NaN if it was done only once."""
+
+    @property
+    def update_bytes(self) -> int:
+        """How large the updates are."""
+        return self.clients * self.dim * {"float64": 8, "bfloat16": 2, "float16": 2}.get(self.form, 4)
 
 
 def paper_seconds() -> dict[tuple[str, int], float]:
@@ -99,58 +116,136 @@ def make_updates(clients: int, dim: int) -> Tensor:
     return matrix
 
 
+@dataclass(frozen=True)
+class Form:
+    """A form that updates come in: from float32 rows to it, in a folder for what is written to disk."""
+
+    make: Callable[[Tensor, Path], Any]
+    options: Callable[[Tensor], dict[str, Any]] = lambda matrix: {}
+    """What `aggregate` is to be told with it."""
+
+
+def _models(matrix: Tensor, folder: Path) -> list[dict[str, Tensor]]:
+    """As Flower hands them over: arrays of some sizes, each the global model less the update."""
+    origin = _global_model(matrix)
+    return [{name: origin[name] - part for name, part in _arrays(row).items()} for row in matrix]
+
+
+def _global_model(matrix: Tensor) -> dict[str, Tensor]:
+    return _arrays(matrix[0].roll(1))
+
+
+def _arrays(row: Tensor) -> dict[str, Tensor]:
+    ends = [0, len(row) // 2, 3 * len(row) // 4, len(row)]
+    return {f"layer {number}": row[start:stop].clone() for number, (start, stop) in enumerate(itertools.pairwise(ends))}
+
+
+def _files(matrix: Tensor, folder: Path) -> list[str]:
+    names = [str(folder / f"{k}.safetensors") for k in range(len(matrix))]
+    for name, row in zip(names, matrix, strict=True):
+        save_file(_arrays(row), name)
+    return names
+
+
+FORMS = {
+    "rows": Form(lambda matrix, folder: matrix),
+    "models": Form(_models, lambda matrix: {"before": _global_model(matrix)}),
+    "float64": Form(lambda matrix, folder: matrix.double()),
+    "bfloat16": Form(lambda matrix, folder: matrix.bfloat16()),
+    "float16": Form(lambda matrix, folder: matrix.half()),
+    "files": Form(_files, lambda matrix: {"in_place": True}),
+}
+"""float32 rows of a matrix; models with the global model they started from; rows of other dtypes; safetensors files."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One thing to measure."""
+
+    name: str
+    form: str
+    clients: int
+    dim: int
+    plain: Work | None = None
+    """The plain way in torch, if it is one; else the rule of this name is asked."""
+
+    def __str__(self) -> str:
+        form = "" if self.form == "rows" else f" of {self.form}"
+        return f"{self.name}{form}, {self.clients:,} clients × {self.dim:,}"
+
+
 def plan_measurements(
-    rules: list[str], compare: list[str], dim: int, clients: list[int], compare_at: list[int] | None = None
-) -> list[tuple[str, int, Work]]:
-    """(name, clients, what to do) in order: the mean first, since all else is measured by it."""
+    rules: list[str],
+    compare: list[str],
+    dims: list[int],
+    clients: list[int],
+    compare_at: list[int] | None = None,
+    forms: list[str] | None = None,
+) -> list[Planned]:
+    """What to measure, in order: at each size the mean first, since all else is measured by it."""
+    forms = forms or ["rows"]
     for rule in rules:
         AGGREGATORS.check(rule)
-    for other in compare:
-        if other not in ("pseudocode", "torch"):
-            raise InputError(f"unknown comparison {other!r}. Known: pseudocode, torch")
-    if dim < 1 or not clients or min(clients) < 1:
+    for what, names, known in (("comparison", compare, ("pseudocode", "torch")), ("form", forms, tuple(FORMS))):
+        for name in names:
+            if name not in known:
+                raise InputError(f"unknown {what} {name!r}. Known: {', '.join(known)}")
+    if not dims or not clients or min(dims) < 1 or min(clients) < 1:
         raise InputError("--dim and --clients must be at least 1")
-    planned: list[tuple[str, int, Work]] = []
-    for count in clients:
-        planned.append(("torch.mean", count, PLAIN["fedavg"][1]))
-        planned += [(rule, count, _ask(rule)) for rule in rules]
+    planned: list[Planned] = []
+    for dim, count in itertools.product(dims, clients):
+        planned.append(Planned("torch.mean", "rows", count, dim, PLAIN["fedavg"][1]))
+        planned += [Planned(rule, form, count, dim) for form in forms for rule in rules]
         if compare_at is not None and count not in compare_at:
             continue
         if "torch" in compare:
             plain = {PLAIN[rule][0]: PLAIN[rule][1] for rule in rules if rule in PLAIN and rule != "fedavg"}
-            planned += [(name, count, work) for name, work in plain.items()]
+            planned += [Planned(name, "rows", count, dim, work) for name, work in plain.items()]
         if "pseudocode" in compare and "fedseca" in rules:
-            planned.append(("pseudocode", count, pseudocode))
+            planned.append(Planned("pseudocode", "rows", count, dim, pseudocode))
     return planned
 
 
-def _ask(rule: str) -> Work:
-    return lambda matrix: aggregate(matrix, rule=rule)
-
-
-def measure(
-    planned: list[tuple[str, int, Work]], dim: int, repeats: int, longest: float = 20.0
-) -> Iterator[Measurement]:
+def measure(planned: list[Planned], repeats: int, longest: float = 20.0) -> Iterator[Measurement]:
     """Measure one after the other; what takes longer than `longest` seconds is not repeated."""
-    matrix = torch.empty(0)
-    for name, count, work in planned:
-        if len(matrix) != count:
-            del matrix  # the old one goes before the new one comes
+    with tempfile.TemporaryDirectory() as folder:
+        for (count, dim), of_size in itertools.groupby(planned, key=lambda each: (each.clients, each.dim)):
             matrix = make_updates(count, dim)
-        if name not in PLAIN_NAMES:
-            work(matrix[:, : min(dim, 4096)])  # compiles
-        extra, seconds = memory_and_time(work, matrix)
-        times = [seconds]
-        while len(times) < repeats and seconds < longest:
-            start = time.perf_counter()
-            work(matrix)
-            times.append(time.perf_counter() - start)
-        # The first has touched fresh memory for the first time; where there are others, they tell.
-        times = times[1:] or times
-        yield Measurement(name, count, dim, statistics.median(times), max(times) - min(times), len(times), extra)
+            for form, of_form in itertools.groupby(of_size, key=lambda each: each.form):
+                given, options = FORMS[form].make(matrix, Path(folder)), FORMS[form].options(matrix)
+                for each in of_form:
+                    work = each.plain or _ask(each.name, options)
+                    yield _measured(each, work, given, repeats, longest)
+                del given
+            del matrix  # the old one goes before the new one comes
 
 
-def memory_and_time(work: Work, matrix: Tensor) -> tuple[int | None, float]:
+def _ask(rule: str, options: dict[str, Any]) -> Work:
+    return lambda updates: aggregate(updates, rule=rule, **options)
+
+
+def _measured(what: Planned, work: Work, given: Any, repeats: int, longest: float) -> Measurement:
+    if what.plain is None:
+        work(given if what.dim < SMALL or what.form != "rows" else given[:, :SMALL])  # compiles
+    extra, seconds = memory_and_time(work, given)
+    # What is over at once is done many times in a repeat: a clock's own time would count otherwise.
+    times = max(1, min(1000, round(0.02 / max(seconds, 1e-6))))
+    walls, processors = [seconds], [math.nan]
+    while len(walls) <= repeats and seconds < longest:
+        start, busy = time.perf_counter(), time.process_time()
+        for _ in range(times):
+            work(given)
+        walls.append((time.perf_counter() - start) / times)
+        processors.append((time.process_time() - busy) / times)
+    # The first has touched fresh memory for the first time; where there are others, they tell.
+    walls, processors = walls[1:] or walls, processors[1:] or processors
+    return Measurement(
+        what.name, what.clients, what.dim, statistics.median(walls), max(walls) - min(walls), len(walls), extra,
+        what.form, statistics.median(processors),
+    )  # fmt: skip
+
+
+def memory_and_time(work: Work, matrix: Any) -> tuple[int | None, float]:
     """How far the memory rises while it works, in bytes (None: cannot be told), and how many seconds it takes."""
     gc.collect()
     before = _reset_peak()

@@ -30,12 +30,30 @@ def test_a_small_benchmark(tmp_path):
     assert "5,000 coordinates" in shown.stdout and "× mean" in shown.stdout
 
 
+def test_forms_and_sizes(tmp_path):
+    forms = "rows,models,float64,bfloat16,float16,files"
+    arguments = ["--clients", "5,30", "--dim", "100,3000", "--rules", "fedseca,fedavg", "--forms", forms]
+    done = run("bench", *arguments, "--repeats", "2", "--json", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["measurements"]
+    found = {(row["name"], row["form"], row["clients"], row["dim"]) for row in rows}
+    assert len(rows) == len(found) == 2 * 2 * (1 + 2 * 6)
+    for row in rows:
+        assert row["seconds"] > 0 and row["cpu_seconds"] > 0
+        assert row["times_rows"] == 1 if row["form"] == "rows" else row["times_rows"] > 0
+    shown = run("bench", *arguments, "--repeats", "1")
+    assert "bfloat16" in shown.stdout and "× rows" in shown.stdout and "3,000" in shown.stdout
+    assert run("redraw", tmp_path).returncode == 0
+
+
 def test_bad_input():
     for arguments, message in (
         (["--rules", "fedsecca"], "unknown rule 'fedsecca'"),
         (["--rules", "nnm+fedsecca"], "chain 'nnm+fedsecca': unknown part 'fedsecca'; did you mean 'fedseca'?"),
         (["--rules", "nnm"], "'nnm' has no rule"),
         (["--compare", "numpy"], "unknown comparison 'numpy'"),
+        (["--forms", "rows,float8"], "unknown form 'float8'. Known: rows, models, float64, bfloat16, float16, files"),
+        (["--dim", "many"], "--dim takes whole numbers"),
         (["--clients", "four"], "--clients takes whole numbers"),
         (["--dim", "0"], "must be at least 1"),
         (["--clients", ""], "must be at least 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import platform
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedseca.bench import PLAIN, PLAIN_NAMES, RESNET18, Measurement, measure, paper_seconds, plan_measurements
+from fedseca.bench import FORMS, PLAIN, PLAIN_NAMES, RESNET18, Measurement, measure, paper_seconds, plan_measurements
+from fedseca.cli.tables import wide_console
 from fedseca.errors import InputError
 from fedseca.experiments.plots import Curve, curves, png, require_matplotlib
 from fedseca.experiments.results import counted
@@ -25,10 +27,15 @@ from fedseca.files import write_atomically
 
 def bench(
     clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "4,8,16,32,64",
-    dim: Annotated[int, typer.Option(help="Coordinates of an update; ResNet18 has 11.2 million.")] = RESNET18,
+    dim: Annotated[
+        str, typer.Option(help="Coordinates of an update, one or more sizes; ResNet18 has 11.2 million.")
+    ] = str(RESNET18),
     rules: Annotated[
         str, typer.Option("--rules", "--rule", "--aggregator", help="Rules or chains to measure, with commas between.")
     ] = "fedseca",
+    forms: Annotated[
+        str, typer.Option(help=f"How the updates come: {', '.join(FORMS)}. models: with the global model.")
+    ] = "rows",
     compare: Annotated[str, typer.Option(help="pseudocode (the paper's, in plain torch), torch (plain ways).")] = "",
     compare_at: Annotated[str, typer.Option(help="Numbers of clients to compare at; all if not given.")] = "",
     repeats: Annotated[int, typer.Option(help="Repeats of which the median is taken.", min=1)] = 5,
@@ -41,15 +48,21 @@ def bench(
     if output is not None:
         require_matplotlib()
     torch.set_num_threads(threads or torch.get_num_threads())
-    counts = _numbers(clients)
-    planned = plan_measurements(_words(rules), _words(compare), dim, counts, _numbers(compare_at) or None)
+    planned = plan_measurements(
+        _words(rules),
+        _words(compare),
+        _numbers(dim, "--dim"),
+        _numbers(clients, "--clients"),
+        _numbers(compare_at, "--compare-at") or None,
+        _words(forms),
+    )
     found: list[Measurement] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("making updates", total=len(planned))
-        upcoming = iter([f"{name}, {count} clients" for name, count, _ in planned] + ["done"])
+        upcoming = iter([*map(str, planned), "done"])
         progress.update(bar, description=next(upcoming))
-        for measurement in measure(planned, dim, repeats):
+        for measurement in measure(planned, repeats):
             found.append(measurement)
             progress.update(bar, advance=1, description=next(upcoming))
     report = _report(found)
@@ -68,32 +81,42 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, option: str) -> list[int]:
     try:
         return sorted({int(word) for word in _words(text)})
     except ValueError:
-        raise InputError(f"--clients takes whole numbers with commas between; found {text!r}") from None
+        raise InputError(f"{option} takes whole numbers with commas between; found {text!r}") from None
 
 
 def _report(found: list[Measurement]) -> dict[str, Any]:
     """The measurements with their ratios, as plain data."""
     paper = paper_seconds()
-    seconds = {(m.name, m.clients): m.seconds for m in found}
+    of_rows = {(m.name, m.clients, m.dim): m for m in found if m.form == "rows"}
     rows = []
     for m in found:
-        plain = "pseudocode" if m.name == "fedseca" else PLAIN.get(m.name, ("", None))[0]
+        mean, alike = of_rows["torch.mean", m.clients, m.dim], of_rows.get((m.name, m.clients, m.dim))
+        name = "pseudocode" if m.name == "fedseca" else PLAIN.get(m.name, ("", None))[0]
+        plain = of_rows.get((name, m.clients, m.dim)) if m.form == "rows" and name != "torch.mean" else None
         rows.append(
             dataclasses.asdict(m)
             | {
-                "times_mean": m.seconds / seconds["torch.mean", m.clients],
-                "plain": plain if (plain, m.clients) in seconds and plain != "torch.mean" else None,
-                "faster_than_plain": seconds.get((plain, m.clients), 0) / m.seconds or None,
-                "paper_seconds": paper.get((m.name, m.clients)),
-                "extra_share": None if m.extra_bytes is None else m.extra_bytes / (4 * m.clients * m.dim),
+                "cpu_seconds": None if math.isnan(m.cpu_seconds) else m.cpu_seconds,
+                "times_mean": m.seconds / mean.seconds,
+                "times_rows": None if alike is None else _ratio(m, alike),
+                "plain": None if plain is None else name,
+                "faster_than_plain": None if plain is None else plain.seconds / m.seconds,
+                "paper_seconds": paper.get((m.name, m.clients)) if m.form == "rows" else None,
+                "extra_share": None if m.extra_bytes is None else m.extra_bytes / m.update_bytes,
             }
         )
     machine = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processor": _processor()}
     return {"machine": machine, "measurements": rows}
+
+
+def _ratio(one: Measurement, other: Measurement) -> float:
+    """Of the processors' time, which others on the machine disturb less; of the clock's where that is not known."""
+    ratio = one.cpu_seconds / other.cpu_seconds
+    return one.seconds / other.seconds if math.isnan(ratio) else ratio
 
 
 def _processor() -> str:
@@ -106,35 +129,63 @@ def _processor() -> str:
 
 def _show(report: dict[str, Any]) -> None:
     machine, rows = report["machine"], report["measurements"]
-    title = f"{rows[0]['dim']:,} coordinates, {machine['threads']} threads, {machine['processor']}"
+    dims, forms = {row["dim"] for row in rows}, {row["form"] for row in rows}
+    size = f"{rows[0]['dim']:,} coordinates, " if len(dims) == 1 else ""
+    title = f"{size}{machine['threads']} threads, {machine['processor']}"
+    columns = {
+        "clients": lambda row: f"{row['clients']:,}",
+        **({"coordinates": lambda row: f"{row['dim']:,}"} if len(dims) > 1 else {}),
+        "what": lambda row: row["name"],
+        **({"form": lambda row: row["form"]} if len(forms) > 1 else {}),
+        "seconds": lambda row: _seconds(row["seconds"]),
+        "CPU": lambda row: _seconds(row["cpu_seconds"]),
+        "× mean": lambda row: f"{row['times_mean']:.1f}",
+        **({"× rows": lambda row: _optional(row["times_rows"], ".2f")} if len(forms) > 1 else {}),
+        "× faster": lambda row: _optional(row["faster_than_plain"], ".1f"),
+        "paper": lambda row: _optional(row["paper_seconds"], "g"),
+        "extra memory": _memory,
+    }
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("clients", justify="right", no_wrap=True)
-    table.add_column("what", style="bold", no_wrap=True)
-    for heading in ("seconds", "× mean", "× faster", "paper", "extra memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    last = None
-    for row in rows:
-        if last not in (None, row["clients"]):
+    for heading in columns:
+        words = heading in ("what", "form")
+        table.add_column(
+            heading, justify="left" if words else "right", no_wrap=True, style="bold" * (heading == "what")
+        )
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is not None and (before["clients"], before["dim"]) != (row["clients"], row["dim"]):
             table.add_section()
-        last = row["clients"]
-        plain = f"{row['faster_than_plain']:.1f}" if row["plain"] else ""
-        paper = f"{row['paper_seconds']:g}" if row["paper_seconds"] is not None else ""
-        memory = "" if row["extra_bytes"] is None else f"{row['extra_bytes'] / 1e6:.0f} MB  {row['extra_share']:4.0%}"
-        mean = f"{row['times_mean']:.1f}"
-        table.add_row(str(row["clients"]), row["name"], f"{row['seconds']:.3f}", mean, plain, paper, memory)
-    console = Console()
-    console.print(table)
-    console.print("× mean: as long as so many torch.mean over the clients", style="dim")
-    console.print("× faster: than the plain way in torch (fedseca: than the paper's pseudocode)", style="dim")
-    console.print("paper: its seconds for ResNet18 on 8 cores", style="dim")
-    console.print("extra memory: beyond the updates, and as a share of them", style="dim")
+        table.add_row(*(show(row) for show in columns.values()))
+    wide_console(table).print(table)
+    for line in (
+        "CPU: what all threads took together",
+        "× mean: as long as so many torch.mean over the clients",
+        *(["× rows: CPU, as much as so many of the same rule on float32 rows"] if len(forms) > 1 else []),
+        "× faster: than the plain way in torch (fedseca: than the paper's pseudocode)",
+        "paper: its seconds for ResNet18 on 8 cores",
+        "extra memory: beyond the updates, and as a share of them",
+    ):
+        Console().print(line, style="dim", highlight=False)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g} ms"
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _memory(row: dict[str, Any]) -> str:
+    return "" if row["extra_bytes"] is None else f"{row['extra_bytes'] / 1e6:.0f} MB  {row['extra_share']:4.0%}"
 
 
 def picture(report: dict[str, Any]) -> bytes:
-    """Seconds over clients, both axes logarithmic, as a PNG; drawn from nothing but the report."""
-    machine, rows = report["machine"], report["measurements"]
+    """Seconds over clients, of rows of the largest size, as a PNG with logarithmic axes; drawn from the report."""
+    machine, every = report["machine"], report["measurements"]
+    dim = max(row["dim"] for row in every)
+    rows = [row for row in every if row["dim"] == dim and row.get("form", "rows") == "rows"]
     names = list(dict.fromkeys(row["name"] for row in rows))
-    counts, dim = {row["clients"] for row in rows}, rows[0]["dim"]
+    counts = {row["clients"] for row in rows}
     # The paper's seconds are for ResNet18: beside those of another size they would say nothing.
     paper = paper_seconds() if dim == RESNET18 else {}
     of_the_paper = {"fedseca": "fedseca", "torch.mean": "fedavg"}

@@ -38,11 +38,11 @@ class Timing(Experiment):
     def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
         """Seconds as CSV, and as curves over the number of clients."""
         dim = coordinates(request.preset)
-        planned = plan_measurements(list(self.rules), [], dim, list(self.clients))
-        upcoming = [f"{name}, {count} clients" for name, count, _ in planned]
+        planned = plan_measurements(list(self.rules), [], [dim], list(self.clients))
+        upcoming = list(map(str, planned))
         on_step(upcoming[0], 0, len(planned))
         seconds = {}
-        for done, found in enumerate(measure(planned, dim, _REPEATS), 1):
+        for done, found in enumerate(measure(planned, _REPEATS), 1):
             seconds[found.name, found.clients] = found.seconds
             on_step([*upcoming, "pictures"][done], done, len(planned))
         # The paper's times are for its model: beside those of a smaller one they would say nothing.

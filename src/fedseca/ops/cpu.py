@@ -149,14 +149,19 @@ def extent(updates: Updates) -> tuple[Tensor, Tensor]:
 
 
 def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    updates, weights = reference.with_weight(updates, weights)
-    dtype = dtype or updates.dtype
+    given = _array(weights)
+    chosen = np.flatnonzero(given)
+    if not 0 < chosen.size < given.size:
+        chosen = np.arange(given.size)
+    elif not Rows.of(updates).plain:  # to bring a row into a buffer is work
+        updates, given, chosen = updates.select(chosen.tolist()), given[chosen], np.arange(chosen.size)
+    dtype, given = dtype or updates.dtype, given[chosen]
     direct = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    result, given = torch.empty(updates.dim, dtype=direct), _array(weights)
-    out, one = result.numpy(), BITS[updates.compute_dtype].one
+    result, one = torch.empty(updates.dim, dtype=direct), BITS[updates.compute_dtype].one
+    out = result.numpy()
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.weighted_sum(addresses, stop - start, one, _SHORT, given, out[start:stop])
+        kernels.weighted_sum(addresses[chosen], stop - start, one, _SHORT, given, out[start:stop])
 
     _run(updates, work)
     return result.to(dtype)
