@@ -60,3 +60,8 @@ def test_bad_input():
     ):
         done = run("bench", *arguments)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_only_what_is_computed_in_can_be_compiled():
+    unknown = run("warm", "--dtypes", "float8")
+    assert unknown.returncode == 2 and "unknown dtype 'float8'" in unknown.stderr

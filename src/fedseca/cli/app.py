@@ -44,6 +44,7 @@ COMMANDS = {
         "List rules, steps, attacks, data sets, partitions and models with their hyperparameters, bounds and defaults.",
     ),
     "bench": ("bench:bench", "Measure how long the rules take and how much memory, beside the paper's table."),
+    "warm": ("warm:warm", "Compile what the rules need, so that the first round does not wait for it."),
     "data": ("data:data_app", "Data sets: which are here, how to get them, how they are dealt to clients."),
     "audit": ("audit:audit_app", "What every client of a federation did, and whether the record of it was changed."),
 }
