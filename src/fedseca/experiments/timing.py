@@ -39,7 +39,7 @@ class Timing(Experiment):
         """Seconds as CSV, and as curves over the number of clients."""
         dim = coordinates(request.preset)
         planned = plan_measurements(list(self.rules), [], [dim], list(self.clients))
-        upcoming = list(map(str, planned))
+        upcoming = [f"{each.name}, {each.clients} clients" for each in planned]
         on_step(upcoming[0], 0, len(planned))
         seconds = {}
         for done, found in enumerate(measure(planned, _REPEATS), 1):
