@@ -96,6 +96,9 @@ def run(
     if alpha is not None:
         settings = [*(settings or []), f"partition.alpha={alpha}"]
     if weights is not None:
+        model = make_scenario(preset, config, options, settings or []).model
+        if "weights" not in model.hyperparameters():
+            raise InputError(f"{model.name} begins with no weights of a file: --weights goes with --model timm")
         # The whole path: nodes of Flower may stand in another folder.
         named = weights if weights in NAMES_OF_WEIGHTS else os.path.abspath(os.path.expanduser(weights))
         settings = [*(settings or []), f"model.weights={named}"]
