@@ -108,7 +108,7 @@ WRONG = {
     "an unknown option": (["list", "--colour"], "option"),
     "a missing option": (["aggregate", "a.safetensors"], "Missing option"),
     "a missing file": (["aggregate", "nowhere", "-o", "out"], "nowhere: no such file"),
-    "a value that is none": (["bench", "--dim", "many"], "Invalid value for"),
+    "a value that is none": (["bench", "--repeats", "many"], "Invalid value for"),
     "an unknown part": (["run", "--rule", "fedsecca"], "did you mean 'fedseca'?"),
     "an extra that is missing": (["run", "--rounds", "1"], "pip install 'fedseca[simulation]'"),
 }
