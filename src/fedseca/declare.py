@@ -88,6 +88,11 @@ class Hyperparameter:
 
     def check(self, value: Any) -> Any:
         """The value in its declared type, or a `ParameterError` that says what is allowed."""
+        if value is self.default and self.registry is None:  # it was checked when it was declared
+            return value
+        return self._checked(value)
+
+    def _checked(self, value: Any) -> Any:
         if value is None and self.optional:
             return None
         if self.registry is not None:
@@ -221,7 +226,7 @@ def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparamete
             raise TypeError(f"{cls.__name__}.{field.name} must be declared with param(...)")
         kind, optional = _plain_type(hints[field.name])
         bounds = {key: bound for key, bound in declared["bounds"].items() if bound is not None}
-        found[field.name] = Hyperparameter(
+        one = found[field.name] = Hyperparameter(
             owner=owner,
             name=field.name,
             type=kind,
@@ -233,6 +238,8 @@ def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparamete
             later=declared["later"],
             help=declared["help"],
         )
+        if one.registry is None:
+            one._checked(one.default)
     return found
 
 

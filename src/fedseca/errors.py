@@ -10,7 +10,9 @@ from typing import NamedTuple
 def printable(text: str, limit: int | None = None) -> str:
     """Text that may quote a client, made safe to show: one line, nothing a terminal would obey, not endless."""
     shown = text if limit is None else text[: limit + 1]  # what is not shown is not made safe: it may be megabytes
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+    line = shown
+    if not shown.isprintable():
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -60,8 +60,7 @@ class Form(NamedTuple):
     """NumPy's arrays, or else torch's tensors."""
 
 
-@dataclass(frozen=True)
-class Client:
+class Client(NamedTuple):
     """One client as it arrived: its arrays and their layout, or what is wrong with them."""
 
     arrays: Arrays | Malformed
@@ -95,7 +94,7 @@ def read_clients(source: Any, *, in_place: bool = False) -> list[Client]:
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         clients = [_read_client(item, in_place) for item in source]
         labels = _short_names([c.label for c in clients])
-        return [replace(c, label=label) for c, label in zip(clients, labels, strict=True)]
+        return [c._replace(label=label) for c, label in zip(clients, labels, strict=True)]
     raise InputError(
         f"updates must be a (clients, coordinates) matrix, or a sequence with {_CLIENTS} for each client; "
         f"found {type(source).__name__}"
@@ -109,7 +108,8 @@ def _read_matrix(source: np.ndarray[Any, Any] | Tensor) -> list[Client]:
         layout = Layout.of({"": rows[0]}) if rows else None
     except Malformed as problem:
         return [Client(problem) for _ in range(len(source))]
-    return [Client({"": row}, layout, Form(numpy=isinstance(source, np.ndarray))) for row in rows]
+    form = Form(numpy=isinstance(source, np.ndarray))
+    return [Client({"": row}, layout, form) for row in rows]
 
 
 def _short_names(paths: list[str | None]) -> list[str | None]:
@@ -318,7 +318,7 @@ def identify(clients: Sequence[Client], client_ids: Sequence[object] | None) -> 
             text = _text(client_ids[index])
         if text is None or len(text) > LONGEST_ID:
             why = "cannot be shown" if text is None else f"has {len(text)} characters (allowed: {LONGEST_ID})"
-            found[index] = replace(client, arrays=Malformed(f"its id {why}"))
+            found[index] = client._replace(arrays=Malformed(f"its id {why}"))
             text = f"client at place {index}"
         ids.append(printable(text))
     return found, ids

@@ -119,8 +119,9 @@ def _refused(candidates: Updates, norms: Sequence[float], largest: Sequence[floa
     """Whose numbers cannot be used, and why, by place; and who answers again."""
     reasons: dict[int, str] = {}
     taken: set[str] = set()
+    limit = min((torch.finfo(dtype).max for dtype in {entry.dtype for entry in candidates.layout.parameters}), default=0)
     for position, (client_id, state) in enumerate(zip(candidates.client_ids, candidates.states, strict=True)):
-        reason = _numbers(candidates, position, norms[position], largest[position])
+        reason = _numbers(candidates, position, norms[position], largest[position], limit)
         reason = reason or _beside(state, candidates.layout)
         if reason is None and client_id in taken:
             reason = "duplicate id, the first is kept"
@@ -152,6 +153,8 @@ def _expected_layout(
 
 def _usual_form(forms: Sequence[Form]) -> Form:
     """That of most clients; if as many came in another one, the plainer."""
+    if forms and forms.count(forms[0]) == len(forms):
+        return forms[0]
     return min(set(forms), key=lambda form: (-forms.count(form), form), default=Form())
 
 
@@ -185,10 +188,10 @@ def _pieces(updates: Updates) -> Iterator[tuple[int, int, torch.dtype]]:
             yield start, min(start + BLOCK_ELEMENTS, offset + entry.size), entry.dtype
 
 
-def _numbers(updates: Updates, position: int, norm: float, largest: float) -> str | None:
+def _numbers(updates: Updates, position: int, norm: float, largest: float, limit: float) -> str | None:
     """Why a row's numbers cannot be used: they are read again only to tell what is wrong."""
     # NaN and Inf fail this too; so does what is finite here but not in the dtype of the result
-    if not largest <= min(torch.finfo(entry.dtype).max for entry in updates.layout.parameters):
+    if not largest <= limit:
         reason = _not_finite(updates.rows[position], updates)
         if reason is not None:
             return reason

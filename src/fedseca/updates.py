@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +21,9 @@ from fedseca.reading import identify, read_before, read_clients
 BLOCK_ELEMENTS = 1 << 20
 """How many numbers a block of all clients holds: what bounds the memory of the reference primitives."""
 
+
+_PLAN = "reading plan"
+"""Under this name it is kept beside the rows."""
 
 State = Mapping[str, Tensor]
 """What a rule, a step or an attack remembers between rounds: tensors by name. Of a client: `name/client id`."""
@@ -48,7 +50,7 @@ class ArrayRow:
     @property
     def segments_in_memory(self) -> bool:
         """Whether each array lies in the CPU's memory in one piece, whatever its dtype."""
-        return all(s.is_cpu and s.is_contiguous() for s in self.segments)
+        return all([s.is_cpu and s.is_contiguous() for s in self.segments])  # a list: most rows are one array
 
     def read(self, start: int, stop: int) -> Tensor:
         pieces = []
@@ -144,7 +146,7 @@ class _ReadingPlan:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> _ReadingPlan:
-        if not any(isinstance(row, MixedRow) for row in rows):
+        if not any([isinstance(row, MixedRow) for row in rows]):  # a list is quicker where there are few
             return cls(tuple(rows), tuple(range(len(rows))), None)
         sources: list[Row] = []
         places: dict[int, int] = {}
@@ -192,7 +194,7 @@ class Updates:
     states: tuple[Arrays, ...] = ()
     """The clients' own arrays, for what stands beside the vector."""
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
-    """What a backend found out about these rows, which must not be changed then; of other rows nothing is known."""
+    """What was found out about these rows, which must not be changed then; of other rows nothing is known."""
 
     @classmethod
     def collect(
@@ -239,9 +241,10 @@ class Updates:
         """The updates of clients whose arrays are known to fit the layout."""
         anchor = before if before is not None else (states[0] if states else {})
         device = next((anchor[e.name].device for e in layout.parameters if e.name in anchor), torch.device("cpu"))
+        names = [entry.name for entry in layout.parameters]
 
         def row(arrays: Arrays, origin: ArrayRow | None) -> ArrayRow:
-            segments = tuple(arrays[e.name] for e in layout.parameters)
+            segments = tuple([arrays[name] for name in names])
             return ArrayRow(segments, layout.offsets, layout.compute_dtype, device, origin)
 
         origin = None if before is None else row(before, None)
@@ -293,9 +296,12 @@ class Updates:
             stop = min(start + width, self.dim)
             yield slice(start, stop), torch.stack(self.read(start, stop))
 
-    @cached_property
+    @property
     def _plan(self) -> _ReadingPlan:
-        return _ReadingPlan.of(self.rows)
+        found: _ReadingPlan | None = self.memo.get(_PLAN)
+        if found is None:
+            found = self.memo[_PLAN] = _ReadingPlan.of(self.rows)
+        return found
 
     def read(self, start: int, stop: int, step: int = 1, combine: Combine = combine_rows) -> list[Tensor]:
         """Coordinates start … stop of each row, or every `step`-th of them. May be views: never write to them.

@@ -183,6 +183,8 @@ class RuleRegistry(Registry[Aggregator]):
     def check(self, name: str) -> list[type[Step] | type[Aggregator]]:
         """The parts of a name, which must be steps before, one rule, steps after, in this order."""
         parts = self.parts(name)
+        if len(parts) == 1 and issubclass(parts[0], Aggregator):
+            return parts
         rules = [part.name for part in parts if issubclass(part, Aggregator)]
         if not rules:
             whole = [*(p.name for p in parts if _place(p) == 0), "cwmed", *(p.name for p in parts if _place(p) == 2)]

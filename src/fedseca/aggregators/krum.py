@@ -47,6 +47,5 @@ class Krum(Aggregator):
         nearest = distances.sort(dim=1).values[:, : count - self.num_byzantine - 2]
         score = nearest.sum(dim=1)
         best = ops.ranks(score).argsort(stable=True)[: self.chosen(count)]
-        weight = torch.zeros(count, dtype=torch.float64)
-        weight[best] = 1 / len(best)
+        weight = torch.zeros(count, dtype=torch.float64).index_fill_(0, best, 1 / len(best))
         return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight, "score": score})

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from fedseca.ops import reference
@@ -90,7 +91,7 @@ def norms(updates: Updates) -> Tensor:
     """‖g_k‖₂ (K); rows that screening has measured are not read again"""
     if updates.norms is None:
         return extent(updates)[0]
-    unknown = updates.norms.isnan().nonzero().flatten().tolist()
+    unknown = np.isnan(updates.norms.numpy()).nonzero()[0].tolist()
     if not unknown:
         return updates.norms
     known = updates.norms.clone()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -114,6 +114,11 @@ def _whole(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return total
 
 
+def _total(parts: NDArray[Any]) -> NDArray[Any]:
+    """The sum of what the tasks found, in their order."""
+    return parts[0] if len(parts) == 1 else parts.sum(axis=0)  # type: ignore[no-any-return]
+
+
 def _spread(work: Callable[[Any], T], items: Sequence[Any], numbers: int) -> list[T]:
     """work(item) for every item, from as many threads as torch has where there are many numbers to work on."""
     threads = min(torch.get_num_threads(), len(items))
@@ -144,24 +149,27 @@ def extent(updates: Updates) -> tuple[Tensor, Tensor]:
 
     _run(updates, work, tasks)
     updates.memo[_SAMPLED] = sampled
-    maxima = largest.max(axis=0).view(one.dtype).astype(np.float64)
-    return torch.from_numpy(squares.sum(axis=0)).sqrt(), torch.from_numpy(maxima)
+    most = largest[0] if len(tasks) == 1 else largest.max(axis=0)
+    return torch.from_numpy(np.sqrt(_total(squares))), torch.from_numpy(most.view(one.dtype).astype(np.float64))
 
 
 def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     given = _array(weights)
     chosen = np.flatnonzero(given)
     if not 0 < chosen.size < given.size:
-        chosen = np.arange(given.size)
-    elif not Rows.of(updates).plain:  # to bring a row into a buffer is work
-        updates, given, chosen = updates.select(chosen.tolist()), given[chosen], np.arange(chosen.size)
-    dtype, given = dtype or updates.dtype, given[chosen]
+        chosen = None
+    else:
+        given = given[chosen]
+        if not Rows.of(updates).plain:  # to bring a row into a buffer is work
+            updates, chosen = updates.select(chosen.tolist()), None
+    dtype = dtype or updates.dtype
     direct = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     result, one = torch.empty(updates.dim, dtype=direct), BITS[updates.compute_dtype].one
     out = result.numpy()
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.weighted_sum(addresses[chosen], stop - start, one, _SHORT, given, out[start:stop])
+        used = addresses if chosen is None else addresses[chosen]
+        kernels.weighted_sum(used, stop - start, one, _SHORT, given, out[start:stop])
 
     _run(updates, work)
     return result.to(dtype)
@@ -175,7 +183,7 @@ def residual_norms(updates: Updates, weights: Tensor) -> Tensor:
         kernels.residual_squares(addresses, stop - start, one, width, given, squares[task])
 
     _run(updates, work)
-    return torch.from_numpy(squares.sum(axis=0)).sqrt()
+    return torch.from_numpy(np.sqrt(_total(squares)))
 
 
 def squared_distances(updates: Updates, scale: Tensor | None = None) -> Tensor:
@@ -247,8 +255,9 @@ def _from_differences(updates: Updates, factors: NDArray[np.float64]) -> Tensor:
         kernels.squared_distances(addresses, stop - start, one, width, factors, squares[task])
 
     _run(updates, work)
-    upper = np.triu(squares.sum(axis=0)[:, :clients], 1)
-    return torch.from_numpy(upper + upper.T)
+    distances = np.ascontiguousarray(_total(squares)[:, :clients])
+    kernels.mirror(distances)
+    return torch.from_numpy(distances)
 
 
 def _of_pairs(updates: Updates, factors: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -283,17 +292,17 @@ def _select_middle(updates: Updates, trim: int, network: NDArray[np.int32]) -> S
         kernels.select_middle(addresses, stop - start, one, _SHORT, network, trim, out[start:stop], chosen[task], kind)
 
     _run(updates, work)
-    hits = torch.from_numpy(chosen.sum(axis=0)).double()
-    return Selection(result.to(updates.dtype), hits / hits.sum())
+    hits = _total(chosen)
+    return Selection(result.to(updates.dtype), torch.from_numpy(hits / hits.sum()))
 
 
 def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> SignSurvey:
     """One read for the sign agreement and the quantiles both; none for what is known already."""
-    signs = signs and updates.agreement is None
+    signs, quantiles = signs and updates.agreement is None, None
     if quantile is not None and _step(updates.dim) == 1:  # the sample is all there is
-        return replace(survey(updates, None, signs=signs), quantiles=_of_all(_sampled(updates), quantile))
+        quantiles, quantile = _of_all(_sampled(updates), quantile), None
     if quantile is None and not signs:
-        return SignSurvey(_nobody() if updates.agreement is None else updates.agreement, None)
+        return SignSurvey(_nobody() if updates.agreement is None else updates.agreement, quantiles)
     clients, (whole, one) = len(updates), BITS[updates.compute_dtype]
     # Whole numbers: their sum does not depend on how it is split.
     places = _places(_tasks(updates), 8 * clients * clients, least=torch.get_num_threads())
@@ -319,7 +328,6 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
                 inside[place][k].append(candidates[k, :count].copy())
 
     _run(updates, work, places=places)
-    quantiles = None
     if quantile is not None:
         brackets = [_Bracket(low[k], high[k], [piece for part in inside for piece in part[k]]) for k in range(clients)]
         first, number = at_low.sum(axis=0), found.sum(axis=0)
@@ -448,15 +456,18 @@ def elect_and_merge(updates: Updates, plan: MergePlan) -> Merge:
         )  # fmt: skip
 
     _run(updates, work)
-    entered = torch.from_numpy(adopted.sum(axis=0))
-    return Merge(result, torch.from_numpy(survived.sum(axis=0)), entered, share_of(entered, None))
+    entered = torch.from_numpy(_total(adopted))
+    return Merge(result, torch.from_numpy(_total(survived)), entered, share_of(entered, None))
 
 
 def _split(factor: NDArray[np.float64], kind: np.dtype[Any]) -> NDArray[Any]:
     """Each factor as the product of two numbers of a kind: a float32 alone cannot be smaller than 1e-38."""
+    split = np.ones((len(factor), 2), kind)
+    split[:, 1] = factor
     small = (factor < 2.0**-100) & (kind == np.float32)
-    first = np.where(small, 2.0**-126, 1.0)
-    return np.stack([first, np.where(small, factor * 2.0**126, factor)], axis=1).astype(kind)
+    if small.any():
+        split[small, 0], split[small, 1] = 2.0**-126, factor[small] * 2.0**126
+    return split
 
 
 def _threshold_bits(plan: MergePlan, kind: np.dtype[Any]) -> NDArray[Any]:
@@ -466,11 +477,10 @@ def _threshold_bits(plan: MergePlan, kind: np.dtype[Any]) -> NDArray[Any]:
     exact = _array(plan.threshold)
     nearest = exact.astype(kind)
     if plan.survives_at_threshold:  # |g| ≥ λ: more than the number before the least that is not below λ
-        least = np.where(nearest.astype(np.float64) < exact, np.nextafter(nearest, kind.type(np.inf)), nearest)
-        below: NDArray[Any] = np.nextafter(least.astype(kind), kind.type(-np.inf))
-        return below.clip(min=0)
-    most = np.where(nearest.astype(np.float64) > exact, np.nextafter(nearest, kind.type(0)), nearest)
-    return most.astype(kind).clip(min=0)
+        least = np.where(nearest < exact, np.nextafter(nearest, kind.type(np.inf)), nearest)
+        below = np.nextafter(least, kind.type(-np.inf))
+        return np.maximum(below, kind.type(0))  # type: ignore[no-any-return]
+    return np.where(nearest > exact, np.nextafter(nearest, kind.type(0)), nearest)
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,10 +64,10 @@ class Merge:
 
     def adopted_share(self) -> Tensor:
         """Which share of each client's surviving coordinates entered (K); 0 if none survived."""
-        return self.adopted.double() / self.survived.clamp(min=1)
+        return torch.from_numpy(self.adopted.numpy() / np.maximum(self.survived.numpy(), 1))
 
 
 def share_of(adopted: Tensor, shares: Tensor | None) -> Tensor:
     """Each client's part in all that entered (K): its coordinates, times its δ where that is the same for all."""
-    entered = adopted.double() if shares is None else adopted * shares
-    return entered / entered.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    entered = (adopted if shares is None else adopted * shares).numpy()  # of so few numbers NumPy is quicker than torch
+    return torch.from_numpy(entered / (entered.sum() or 1))

@@ -39,12 +39,13 @@ def _empty(updates: Updates) -> Tensor:
 
 def clip_factors(radius: float, norms: Tensor) -> Tensor:
     """min[1, τ/‖x_k‖] (K): what brings each vector within the radius; 1 for a zero vector"""
-    return torch.where(norms > radius, radius / norms, 1.0)
+    given = norms.numpy()  # of so few numbers NumPy is quicker than torch
+    return torch.from_numpy(np.divide(radius, given, out=np.ones_like(given), where=given > radius))
 
 
 def ranks(values: Tensor) -> Tensor:
     """The rank of each value among those of its row; what only rounding tells apart has the same: a tie is a tie"""
-    given = values.numpy()  # of so few numbers NumPy is quicker than torch
+    given = values.numpy()
     places = given.argsort(axis=-1, kind="stable")
     ordered = np.take_along_axis(given, places, axis=-1)
     found = np.zeros(given.shape, np.int64)

@@ -38,7 +38,7 @@ _NOWHERE = np.zeros(0, np.int64)
 _PLACES = "places in memory"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # made anew by every primitive: a frozen one would take three times as long
 class Rows:
     """K rows, of which `pieces` gives the addresses."""
 
@@ -78,6 +78,9 @@ class Rows:
             yield from self._read_by_torch(start, stop)
             return
         if self.plain:
+            if not start and self.table.shape[1] == 1:  # one array from its beginning: nothing to look for
+                yield self.table[:, 0], start, stop
+                return
             first = int(self.offsets.searchsorted(start, side="right")) - 1
             if stop <= self.offsets[first + 1]:
                 yield self.table[:, first] + (start - self.offsets[first]) * self.one.itemsize, start, stop
@@ -162,23 +165,31 @@ def _addresses(rows: Sequence[Tensor]) -> NDArray[np.int64]:
 def _table(rows: Sequence[Row]) -> tuple[NDArray[Any], ...] | None:
     """Where the arrays of rows lie and how they are written, the same of what some of them are differences to, which
     these are, and where each array begins; None if they do not lie in memory, or are cut into different arrays."""
-    if not all(isinstance(row, ArrayRow) and row.segments_in_memory for row in rows):
-        return None
-    of_arrays = [row for row in rows if isinstance(row, ArrayRow)]
-    origins = {id(row.before): row.before for row in of_arrays if row.before is not None}
-    origin = next(iter(origins.values()), None)
-    if len(origins) > 1 or (origin is not None and not origin.segments_in_memory):
-        return None
-    offsets = max((row.offsets for row in of_arrays), key=len)
-    every = [*of_arrays, *([] if origin is None else [origin])]
-    if any(len(row.segments) > 1 and row.offsets != offsets for row in every):
-        return None
-    places = np.array([_places(row, offsets) for row in every], np.int64)
-    kinds = np.array([_kinds(row, offsets) for row in every], np.int64)
-    relative, beginnings = np.array([row.before is not None for row in of_arrays]), np.array(offsets, np.int64)
+    every: list[ArrayRow] = []
+    origin, offsets = None, ()
+    for row in rows:
+        if not isinstance(row, ArrayRow):
+            return None
+        every.append(row)
+        if len(row.offsets) > len(offsets):
+            offsets = row.offsets
+        if row.before is not origin and row.before is not None:
+            if origin is not None:
+                return None
+            origin = row.before
+    relative = np.array([row.before is not None for row in every])
+    if origin is not None:
+        every.append(origin)
+    places, kinds = [], []
+    for row in every:
+        if not row.segments_in_memory or (len(row.segments) > 1 and row.offsets != offsets):
+            return None
+        places.append(_places(row, offsets))
+        kinds.append(_kinds(row, offsets))
+    table, written, beginnings = np.array(places, np.int64), np.array(kinds, np.int64), np.array(offsets, np.int64)
     if origin is None:
-        return places, kinds, _NOWHERE, _NOWHERE, relative, beginnings
-    return places[:-1], kinds[:-1], places[-1], kinds[-1], relative, beginnings
+        return table, written, _NOWHERE, _NOWHERE, relative, beginnings
+    return table[:-1], written[:-1], table[-1], written[-1], relative, beginnings
 
 
 def _places(row: ArrayRow, offsets: tuple[int, ...]) -> list[int]:
