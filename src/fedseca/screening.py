@@ -83,8 +83,10 @@ def screen(
     states = [_arrays(clients[i]) for i in fitting]
     layout = layout or Layout((), buffers)
     candidates = Updates.build(states, [ids[i] for i in fitting], layout, before=reference, weights=chosen)
-    norms, largest = ops.extent(candidates)
-    refused = _refused(candidates, norms.tolist(), largest.tolist())
+    limit = min((torch.finfo(dtype).max for dtype in {entry.dtype for entry in layout.parameters}), default=0.0)
+    # What is finite where it is computed may not be so in the dtype of the result: then the maximum has to be known.
+    norms, largest = ops.extent(candidates, exactly=limit < torch.finfo(layout.compute_dtype).max)
+    refused = _refused(candidates, norms.tolist(), largest.tolist(), limit)
     reasons |= {fitting[position]: reason for position, reason in refused.items()}
     admitted = [position for position in range(len(fitting)) if position not in refused]
     return Screening(
@@ -115,11 +117,10 @@ def look_like_models(updates: Updates) -> bool:
     return spread > 0 and float(centre.norm()) > COMMON_PART * spread
 
 
-def _refused(candidates: Updates, norms: Sequence[float], largest: Sequence[float]) -> dict[int, str]:
+def _refused(candidates: Updates, norms: Sequence[float], largest: Sequence[float], limit: float) -> dict[int, str]:
     """Whose numbers cannot be used, and why, by place; and who answers again."""
     reasons: dict[int, str] = {}
     taken: set[str] = set()
-    limit = min((torch.finfo(dtype).max for dtype in {entry.dtype for entry in candidates.layout.parameters}), default=0)
     for position, (client_id, state) in enumerate(zip(candidates.client_ids, candidates.states, strict=True)):
         reason = _numbers(candidates, position, norms[position], largest[position], limit)
         reason = reason or _beside(state, candidates.layout)

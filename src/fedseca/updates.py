@@ -50,7 +50,7 @@ class ArrayRow:
     @property
     def segments_in_memory(self) -> bool:
         """Whether each array lies in the CPU's memory in one piece, whatever its dtype."""
-        return all([s.is_cpu and s.is_contiguous() for s in self.segments])  # a list: most rows are one array
+        return all(s.is_cpu and s.is_contiguous() for s in self.segments)
 
     def read(self, start: int, stop: int) -> Tensor:
         pieces = []
@@ -146,7 +146,7 @@ class _ReadingPlan:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> _ReadingPlan:
-        if not any([isinstance(row, MixedRow) for row in rows]):  # a list is quicker where there are few
+        if not any(isinstance(row, MixedRow) for row in rows):
             return cls(tuple(rows), tuple(range(len(rows))), None)
         sources: list[Row] = []
         places: dict[int, int] = {}

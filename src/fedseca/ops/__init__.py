@@ -90,10 +90,10 @@ elect_and_merge = _primitive(reference.elect_and_merge)
 def norms(updates: Updates) -> Tensor:
     """‖g_k‖₂ (K); rows that screening has measured are not read again"""
     if updates.norms is None:
-        return extent(updates)[0]
+        return extent(updates, exactly=False)[0]
     unknown = np.isnan(updates.norms.numpy()).nonzero()[0].tolist()
     if not unknown:
         return updates.norms
     known = updates.norms.clone()
-    known[unknown] = extent(updates.select(unknown))[0]
+    known[unknown] = extent(updates.select(unknown), exactly=False)[0]
     return known

@@ -32,6 +32,8 @@ _CACHED = 1 << 14
 """How many numbers of all rows a kernel works on at a time: they should stay in a core's first-level cache."""
 _SHORT = 128
 """Coordinates that are worked on at a time where little is done with each: less would be fetched ahead in one go."""
+_LONG = 1024
+"""The same where all that is kept is a sum."""
 _SAMPLE = 1 << 15
 """How many magnitudes of a client are looked at, at most, to guess where its quantile lies."""
 
@@ -138,24 +140,31 @@ def _width(updates: Updates) -> int:
     return max(least, min(512, _CACHED // len(updates) // 32 * 32))
 
 
-def extent(updates: Updates) -> tuple[Tensor, Tensor]:
+def extent(updates: Updates, *, exactly: bool = True) -> tuple[Tensor, Tensor]:
     tasks, (whole, one), step = _tasks(updates), BITS[updates.compute_dtype], _step(updates.dim)
     squares = np.zeros((len(tasks), len(updates)))
     largest = np.zeros((len(tasks), len(updates)), whole)
     sampled = np.empty((len(updates), -(-updates.dim // step)), one.dtype)
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.measure(addresses, start, stop - start, one, squares[task], largest[task], step, sampled)
+        kernels.measure(addresses, start, stop - start, one, squares[task], exactly, largest[task], step, sampled)
 
     _run(updates, work, tasks)
     updates.memo[_SAMPLED] = sampled
-    most = largest[0] if len(tasks) == 1 else largest.max(axis=0)
-    return torch.from_numpy(np.sqrt(_total(squares))), torch.from_numpy(most.view(one.dtype).astype(np.float64))
+    norms = torch.from_numpy(np.sqrt(_total(squares)))
+    if not exactly:
+        return norms, norms
+    return norms, torch.from_numpy(largest.max(axis=0).view(one.dtype).astype(np.float64))
+
+
+def _norms(updates: Updates) -> Tensor:
+    return extent(updates, exactly=False)[0]
 
 
 def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     given = _array(weights)
-    chosen = np.flatnonzero(given)
+    chosen: NDArray[np.int64] | None = np.flatnonzero(given)
+    assert chosen is not None
     if not 0 < chosen.size < given.size:
         chosen = None
     else:
@@ -169,7 +178,7 @@ def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = 
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
         used = addresses if chosen is None else addresses[chosen]
-        kernels.weighted_sum(used, stop - start, one, _SHORT, given, out[start:stop])
+        kernels.weighted_sum(used, stop - start, one, _LONG, given, out[start:stop])
 
     _run(updates, work)
     return result.to(dtype)
@@ -208,7 +217,7 @@ def _products(updates: Updates) -> NDArray[np.float64]:
     """
     if _PRODUCTS not in updates.memo:
         clients, one = len(updates), BITS[updates.compute_dtype].one
-        norms = updates.norms if updates.norms is not None and updates.norms.isfinite().all() else extent(updates)[0]
+        norms = updates.norms if updates.norms is not None and updates.norms.isfinite().all() else _norms(updates)
         shares = _array(reference.clip_factors(float(norms.median()), norms)) / clients
         tasks, padded = _tasks(updates, kernels.GROUP), -(-(clients + 1) // TILE) * TILE
         places = _places(tasks, padded * padded * 8)

@@ -75,6 +75,7 @@ def _compiled(**options: Any) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 _sums = _compiled(fastmath={"reassoc", "contract", "nsz"})  # sums may be split over lanes
+_in_turn = _compiled(fastmath={"contract", "nsz"})  # what is added one after the other stays so
 _rounded_sums = _compiled(fastmath={"reassoc", "nsz"})  # and no product is left unrounded: copies have no distance
 _exact = _compiled()
 
@@ -192,16 +193,16 @@ def _fetch(address, start, size, one):
 
 
 @_exact
-def measure(addresses, first, length, one, squares, largest, step, sampled):
-    """Adds ‖g_k‖² of each row; raises the bits of max|g_k|; and keeps what of coordinates first … first + length is a
-    multiple of `step`: sampled[k, m] is coordinate m·step."""
+def measure(addresses, first, length, one, squares, exactly, largest, step, sampled):
+    """Adds ‖g_k‖² of each row; raises the bits of max|g_k|, if it is wanted `exactly`; and keeps what of coordinates
+    first … first + length is a multiple of `step`: sampled[k, m] is coordinate m·step."""
     for k in range(addresses.size):
         for start in range(0, length, GROUP):
             size = min(GROUP, length - start)
-            _fetch(addresses[k], start + GROUP, size, one)
             values = _carray(numbers_at(addresses[k], start, one), (size,))
             squares[k] += _square(values)
-            largest[k] = _largest(_carray(integers_at(addresses[k], start, one), (size,)), largest[k])
+            if exactly:
+                largest[k] = _largest(_carray(integers_at(addresses[k], start, one), (size,)), largest[k])
             for m in range((first + start + step - 1) // step, (first + start + size - 1) // step + 1):
                 sampled[k, m] = values[m * step - first - start]
 
@@ -244,7 +245,6 @@ def survey(addresses, length, one, low, high, count_signs, agreement, at_low, fo
                 for i in range(size):
                     tail[i] = row[i]
                 row = tail
-            _fetch(addresses[k], start + GROUP, GROUP, one)
             least, beyond = _pack(row, low[k], high[k], signs[k, words : words + LANES], inside)
             at_low[k] += GROUP - beyond
             if size < GROUP and low[k] >= 0:
@@ -667,13 +667,24 @@ def select_middle(addresses, length, one, width, network, trim, result, chosen, 
             chosen[k] += hits
 
 
-@_sums
+@_in_turn
 def _combine(addresses, start, size, one, weights, total):
     """Σ_k w_k·g_k of one block, summed in float64."""
     _fill(total, 0)
-    for k in range(addresses.size):
-        row, weight = _carray(numbers_at(addresses[k], start, one), (size,)), weights[k]
+    clients = addresses.size
+    for k in range(clients):
         _fetch(addresses[k], start + size, size, one)
+    for k in range(0, clients - 3, 4):  # four at a time: the sum is read and written once for all of them
+        a = _carray(numbers_at(addresses[k], start, one), (size,))
+        b = _carray(numbers_at(addresses[k + 1], start, one), (size,))
+        c = _carray(numbers_at(addresses[k + 2], start, one), (size,))
+        d = _carray(numbers_at(addresses[k + 3], start, one), (size,))
+        w1, w2, w3, w4 = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
+        for i in range(size):
+            two = (total[i] + w1 * np.float64(a[i])) + w2 * np.float64(b[i])
+            total[i] = (two + w3 * np.float64(c[i])) + w4 * np.float64(d[i])
+    for k in range(clients - clients % 4, clients):
+        row, weight = _carray(numbers_at(addresses[k], start, one), (size,)), weights[k]
         for i in range(size):
             total[i] += weight * np.float64(row[i])
 

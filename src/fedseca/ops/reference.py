@@ -56,13 +56,15 @@ def ranks(values: Tensor) -> Tensor:
     return torch.from_numpy(found)
 
 
-def extent(updates: Updates) -> tuple[Tensor, Tensor]:
-    """‖g_k‖₂ (K) and max_j |g_k^j| (K)"""
+def extent(updates: Updates, *, exactly: bool = True) -> tuple[Tensor, Tensor]:
+    """‖g_k‖₂ (K) and max_j |g_k^j| (K); if not `exactly`, a bound in the place of the maximum, which is ‖g_k‖₂"""
     squares, largest = torch.zeros(2, len(updates), dtype=torch.float64)
     for _, block in updates.blocks():
         squares += _precise(block).square().sum(dim=1).cpu()
-        largest = torch.maximum(largest, block.abs().amax(dim=1).double().cpu())
-    return squares.sqrt(), largest
+        if exactly:
+            largest = torch.maximum(largest, block.abs().amax(dim=1).double().cpu())
+    norms = squares.sqrt()
+    return norms, largest if exactly else norms
 
 
 def dots(left: Updates, right: Updates) -> Tensor:

@@ -166,7 +166,8 @@ def _table(rows: Sequence[Row]) -> tuple[NDArray[Any], ...] | None:
     """Where the arrays of rows lie and how they are written, the same of what some of them are differences to, which
     these are, and where each array begins; None if they do not lie in memory, or are cut into different arrays."""
     every: list[ArrayRow] = []
-    origin, offsets = None, ()
+    origin: ArrayRow | None = None
+    offsets: tuple[int, ...] = ()
     for row in rows:
         if not isinstance(row, ArrayRow):
             return None
