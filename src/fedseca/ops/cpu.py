@@ -46,7 +46,7 @@ _CLOSE = 1e-4
 must tell apart what `reference.ranks` does."""
 _TINY = 1e-200
 """Terms below it may have lost products that are too small for a float64."""
-_PARTIAL = 1 << 26
+_PARTIAL = 1 << 25
 """Bytes that the partial results of a primitive may take, where they are not few anyway."""
 _WORTH_A_THREAD = 1 << 22
 """From how many numbers on threads save more time than they cost."""
@@ -219,12 +219,12 @@ def _products(updates: Updates) -> NDArray[np.float64]:
         clients, one = len(updates), BITS[updates.compute_dtype].one
         norms = updates.norms if updates.norms is not None and updates.norms.isfinite().all() else _norms(updates)
         shares = _array(reference.clip_factors(float(norms.median()), norms)) / clients
-        tasks, padded = _tasks(updates, kernels.GROUP), -(-(clients + 1) // TILE) * TILE
+        tasks, padded = _tasks(updates, _LONG), -(-(clients + 1) // TILE) * TILE
         places = _places(tasks, padded * padded * 8)
         sums = [np.zeros((padded, padded)) for _ in range(places)]
 
         def work(place: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-            kernels.gram(addresses, stop - start, one, 2 * _SHORT, shares, sums[place])
+            kernels.gram(addresses, stop - start, one, 4 * _SHORT, shares, sums[place])
 
         _run(updates, work, tasks, places)
         updates.memo[_PRODUCTS] = _whole(sums)[: clients + 1, : clients + 1]
@@ -243,11 +243,12 @@ def _from_products(
     own, beside, middle = products[:-1, :-1], factors * products[:-1, -1], products[-1, -1]
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = factors**2 * np.diag(own)
+        terms = lengths[:, None] + lengths
+        distances = terms - 2 * factors[:, None] * factors * own
         apart = factors[:, None] - factors
-        shifted = 2 * apart * (beside[:, None] - beside) + apart**2 * middle
-        squares = lengths[:, None] + lengths
-        distances = squares - 2 * factors[:, None] * factors * own + shifted
-        terms = squares + np.abs(shifted)
+        if apart.any():
+            shifted = 2 * apart * (beside[:, None] - beside) + apart**2 * middle
+            distances, terms = distances + shifted, terms + np.abs(shifted)
         close = ~((distances >= _CLOSE * terms) & (terms >= _TINY))
     np.fill_diagonal(distances, 0)
     np.fill_diagonal(close, False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
@@ -196,6 +196,10 @@ def exchange(pattern: Sequence[tuple[int, int]]) -> Any:
 
 TILE = 4
 """Rows on each side of a tile of products."""
+_WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
+_LANES, _OTHERS = (8, 4) if _WIDE else (4, 2)
+"""Float64 numbers in a register, and how many of the other rows are worked on together, so that all sums stay in
+registers: there are 32 of them on a processor with wide ones, else 16."""
 
 
 def _lanes_of(builder: Any, vector: Any, start: int, count: int) -> Any:
@@ -211,36 +215,42 @@ def products(context: Any, rows: Any, others: Any, length: Any, result: Any, str
 
     def generate(ctx: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         left, right, size, target, apart = arguments
-        lanes, whole = ir.VectorType(ir.DoubleType(), 8), ir.IntType(64)
-        nothing = ir.Constant(lanes, [0.0] * 8)
-        sums = [cgutils.alloca_once_value(builder, nothing) for _ in range(TILE * TILE)]
+        lanes, whole = ir.VectorType(ir.DoubleType(), _LANES), ir.IntType(64)
+        nothing = ir.Constant(lanes, [0.0] * _LANES)
         kind = ir.FunctionType(lanes, [lanes, lanes, lanes])
-        fused = cgutils.get_or_insert_function(builder.module, kind, "llvm.fmuladd.v8f64")
+        fused = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{_LANES}f64")
 
         def load(addresses: Any, k: int, offset: Any) -> Any:
             address = builder.add(builder.extract_value(addresses, k), offset)
             return builder.load(builder.inttoptr(address, lanes.as_pointer()), align=8)
 
-        step = ir.Constant(whole, 8)
-        with cgutils.for_range_slice(builder, ir.Constant(whole, 0), size, step, intp=whole) as (place, _):
-            offset = builder.mul(place, step)
-            mine = [load(left, k, offset) for k in range(TILE)]
-            for j in range(TILE):
-                other = load(right, j, offset)
-                for i in range(TILE):
-                    total = sums[i * TILE + j]
-                    builder.store(builder.call(fused, [mine[i], other, builder.load(total)]), total)
-        for i in range(TILE):
-            for j in range(TILE):
-                total = builder.load(sums[i * TILE + j])
-                for half in (4, 2, 1):
+        step, bytes_of_one = ir.Constant(whole, _LANES), ir.Constant(whole, 8)
+
+        def part(columns: range) -> None:
+            pairs = [(i, j) for j in columns for i in range(TILE)]
+            sums = {pair: cgutils.alloca_once(builder, lanes) for pair in pairs}
+            for total in sums.values():
+                builder.store(nothing, total)
+            with cgutils.for_range_slice(builder, ir.Constant(whole, 0), size, step, intp=whole) as (place, _):
+                offset = builder.mul(place, bytes_of_one)
+                mine = [load(left, i, offset) for i in range(TILE)]
+                beside = {j: load(right, j, offset) for j in columns}
+                for i, j in pairs:
+                    sum_so_far = builder.load(sums[i, j])
+                    builder.store(builder.call(fused, [mine[i], beside[j], sum_so_far]), sums[i, j])
+            for i, j in pairs:
+                total, half = builder.load(sums[i, j]), _LANES // 2
+                while half:
                     lower, upper = (_lanes_of(builder, total, start, half) for start in (0, half))
-                    total = builder.fadd(lower, upper)
+                    total, half = builder.fadd(lower, upper), half // 2
                 total = builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
                 shift = builder.add(builder.mul(apart, ir.Constant(whole, i)), ir.Constant(whole, j))
-                address = builder.add(target, builder.mul(shift, step))
+                address = builder.add(target, builder.mul(shift, bytes_of_one))
                 pointer = builder.inttoptr(address, ir.DoubleType().as_pointer())
                 builder.store(builder.fadd(builder.load(pointer), total), pointer)
+
+        for first in range(0, TILE, _OTHERS):
+            part(range(first, first + _OTHERS))
         return ctx.get_dummy_value()
 
     return types.void(rows, others, length, result, stride), generate

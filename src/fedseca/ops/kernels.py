@@ -50,7 +50,7 @@ GROUP = 32 * LANES
 """Coordinates whose signs fill one word of 32 bits in each of 64 lanes."""
 _CHUNK = 8
 """Groups whose signs are packed before pairs are counted: what was counted is read and written once for them."""
-_NEAR, _KEPT = 8, 64
+_NEAR, _KEPT = 8, 32
 """Rows that stay in the cache while others come and go: packed signs in the first level, numbers in the second."""
 EIGHTH = np.float32(0.125)
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
@@ -799,6 +799,7 @@ def gram(addresses, length, one, width, shares, result):
     first, row, out = np.int64(rows.ctypes.data), np.int64(rows.strides[0]), np.int64(result.ctypes.data)
     for start in range(0, length, width):
         size = min(width, length - start)
+        padded = (size + 7) // 8 * 8  # with zeros
         _fill(centre, 0)
         for k in range(clients):
             values, share = _carray(numbers_at(addresses[k], start, one), (size,)), shares[k]
@@ -809,7 +810,7 @@ def gram(addresses, length, one, width, shares, result):
             values, mine = _carray(numbers_at(addresses[k], start, one), (size,)), rows[k]
             for i in range(size):
                 mine[i] = np.float64(values[i]) - centre[i]
-            for i in range(size, width):
+            for i in range(size, padded):
                 mine[i] = 0
         for near in range(0, count, _KEPT):
             last = min(near + _KEPT, count)
@@ -817,4 +818,4 @@ def gram(addresses, length, one, width, shares, result):
                 some = (first + row * a, first + row * (a + 1), first + row * (a + 2), first + row * (a + 3))
                 for b in range(max(a, near), last, TILE):
                     others = (first + row * b, first + row * (b + 1), first + row * (b + 2), first + row * (b + 3))
-                    products(some, others, width, out + (a * count + b) * 8, count)
+                    products(some, others, padded, out + (a * count + b) * 8, count)
