@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -57,8 +57,8 @@ _OUTDATED = "server.json"
 class Round:
     """What came of one round."""
 
-    update: Any
-    """The aggregated update, in the form the clients' came in: a vector, or a state dict."""
+    make_update: Callable[[], Any]
+    """Makes `update`: whoever takes the new model need not have it."""
     model: Any
     """The new global model, complete; None unless the model before the round was given."""
     client_ids: tuple[str, ...]
@@ -81,6 +81,11 @@ class Round:
         shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         more = len(self.answers) - _MOST_SHOWN
         return "\n".join([f"Round: {counts}", *shown, *([f"… and {more} more"] if more > 0 else [])])
+
+    @cached_property
+    def update(self) -> Any:
+        """The aggregated update, in the form the clients' came in: a vector, or a state dict."""
+        return self.make_update()
 
     @property
     def clients(self) -> Mapping[str, Tensor]:
@@ -256,22 +261,21 @@ class Server:
     def _finish(self, screening: Screening, answer: Aggregation) -> Round:
         updates, layout = screening.updates, screening.updates.layout
         beside = updates.medians_beside()
-        update, model = layout.unflatten(answer.update, beside), None
+        model = None
         if screening.before is not None:
             step = answer.update.to(updates.compute_dtype)  # w ← w − η·g̃
             model = layout.stepped(
                 screening.before, step if self.learning_rate == 1 else self.learning_rate * step, beside
             )
-        for arrays in (update, model or {}):
-            for name, value in arrays.items():
-                if not is_finite(value):
-                    where = f" in {name}" if name else ""
-                    raise NotFinite(f"the aggregate is not finite{where}", screening.rejected)
+        for name, value in (*_not_surely_finite(answer.update, layout, beside), *(model or {}).items()):
+            if not is_finite(value):
+                where = f" in {name}" if name else ""
+                raise NotFinite(f"the aggregate is not finite{where}", screening.rejected)
         said = {NORM.name: screening.norms, **answer.diagnostics, NORM.name: screening.norms}
         weight = said["weight"] if answer.row_weight is None else answer.row_weight
         judged = self.rule.low_weight_is_distrust and updates.weights is None
         return Round(
-            update=_outward(update, layout, screening.form),
+            make_update=partial(_update, answer.update, layout, beside, screening.form),
             model=None if model is None else _outward(model, layout, screening.form),
             client_ids=updates.client_ids,
             diagnostics=said,
@@ -374,6 +378,17 @@ def _callers_level() -> int:
     while frame is not None and frame.f_globals.get("__name__") == __name__:
         level, frame = level + 1, frame.f_back
     return level
+
+
+def _not_surely_finite(vector: Tensor, layout: Layout, beside: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """The arrays of an aggregate, unless a look at the vector tells that there is nothing to find in them."""
+    if is_finite(vector) and all(entry.dtype == vector.dtype for entry in layout.parameters):
+        return list(beside.items())
+    return list(layout.unflatten(vector, beside).items())
+
+
+def _update(vector: Tensor, layout: Layout, beside: Mapping[str, Tensor], form: Form) -> Any:
+    return _outward(layout.unflatten(vector, beside), layout, form)
 
 
 def _outward(arrays: dict[str, Tensor], layout: Layout, form: Form) -> Any:

@@ -4,6 +4,7 @@ import copy
 import itertools
 import pickle
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import fedseca
 from fedseca import ops
-from fedseca.ops import cpu, kernels, network, reference, rows
+from fedseca.ops import cpu, intrinsics, kernels, network, reference, rows
 from fedseca.updates import ArrayRow, Updates
 
 CLIENTS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
@@ -436,3 +437,20 @@ def test_a_median_needs_far_fewer_comparisons_than_a_sort_and_far_fewer_reads():
     counts = [sum(len(network.comparisons(step)) for step in steps) for steps in (median, everything)]
     assert counts[0] < 0.9 * counts[1]
     assert sum(network.ROWS[step[0]] for step in median) < 0.8 * counts[0]  # a comparison alone reads two rows
+
+
+@pytest.mark.parametrize("converts", [True, False], ids=["by the processor", "by hand"])
+def test_every_half_has_its_value(monkeypatch, converts):
+    """With the processor's own conversion, where it has one, and without."""
+    monkeypatch.setattr(intrinsics, "_CONVERTS", converts and intrinsics._CONVERTS)
+
+    @numba.njit
+    def widened(words, values):
+        for i in range(words.size):
+            values[i] = intrinsics.half(words[i])  # type: ignore[call-arg]
+
+    words, values = np.arange(1 << 16, dtype=np.uint16), np.zeros(1 << 16, np.float32)
+    widened(words, values)
+    expected = words.view(np.float16).astype(np.float32)
+    assert np.array_equal(values, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(values), np.signbit(expected))

@@ -15,6 +15,9 @@ from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
+_FEATURES = binding.get_host_cpu_features()
+_CONVERTS = bool(_FEATURES.get("f16c"))
+"""Whether the processor has a word for the conversion of halves; others would call a library for it."""
 cgutils: Any = _cgutils  # which says nothing of its types
 _INTEGER: dict[Any, Any] = {types.float32: types.int32, types.float64: types.int64}
 _REAL = {integer: real for real, integer in _INTEGER.items()}
@@ -194,9 +197,39 @@ def exchange(pattern: Sequence[tuple[int, int]]) -> Any:
     return intrinsic(of_rows)
 
 
+@intrinsic
+def half(context: Any, word: Any) -> Any:
+    """The float32 of the same value as the float16 with these 16 bits."""
+
+    def generate(ctx: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (bits_of_half,) = arguments
+        if _CONVERTS:
+            return builder.fpext(builder.bitcast(bits_of_half, ir.HalfType()), ir.FloatType())
+        # A sign, 5 bits of exponent with a bias of 15, and 10 of fraction, as 8 with a bias of 127, and 23.
+        whole, real = ir.IntType(32), ir.FloatType()
+        word = builder.zext(bits_of_half, whole)
+
+        def constant(value: int) -> Any:
+            return ir.Constant(whole, value)
+
+        size = builder.and_(word, constant(0x7FFF))
+        shifted = builder.shl(size, constant(13))
+        normal = builder.add(shifted, constant(112 << 23))
+        special = builder.or_(shifted, constant(0x7F800000))  # Inf and NaN
+        below_normal = builder.fmul(builder.uitofp(size, real), ir.Constant(real, 2.0**-24))
+        found = builder.select(builder.icmp_unsigned(">=", size, constant(0x7C00)), special, normal)
+        found = builder.select(
+            builder.icmp_unsigned("<", size, constant(0x0400)), builder.bitcast(below_normal, whole), found
+        )
+        sign = builder.shl(builder.and_(word, constant(0x8000)), constant(16))
+        return builder.bitcast(builder.or_(found, sign), real)
+
+    return types.float32(word), generate
+
+
 TILE = 4
 """Rows on each side of a tile of products."""
-_WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
+_WIDE = bool(_FEATURES.get("avx512f"))
 _LANES, _OTHERS = (8, 4) if _WIDE else (4, 2)
 """Float64 numbers in a register, and how many of the other rows are worked on together, so that all sums stay in
 registers: there are 32 of them on a processor with wide ones, else 16."""

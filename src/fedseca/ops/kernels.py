@@ -29,6 +29,7 @@ from fedseca.ops.intrinsics import (
     fetch,
     fit,
     flag,
+    half,
     integers_at,
     magnitude,
     mask,
@@ -144,19 +145,7 @@ def _load(address, kind, start, out):
     else:
         halves = _carray(words_at(address, start), (out.size,))
         for i in range(out.size):
-            out[i] = _half(np.int32(halves[i]))
-
-
-@_exact
-def _half(half):
-    """A float16 as the float32 of the same value: sign, 5 bits of exponent, 10 of fraction."""
-    size = np.int32(half & np.int32(0x7FFF))
-    shifted = np.int32(size << np.int32(13))
-    normal = np.int32(shifted + np.int32(112 << 23))  # the bias is 127 in the place of 15
-    special = np.int32(shifted | np.int32(0x7F800000))  # Inf and NaN
-    small = bits(np.float32(size) * np.float32(2.0**-24))  # below the least normal number
-    found = small if size < np.int32(0x0400) else (special if size >= np.int32(0x7C00) else normal)
-    return number(np.int32(found | np.int32(np.int32(half & np.int32(0x8000)) << np.int32(16))))
+            out[i] = half(halves[i])
 
 
 @_exact

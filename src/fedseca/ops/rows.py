@@ -14,8 +14,9 @@ from torch import Tensor
 from fedseca.ops import kernels
 from fedseca.updates import ArrayRow, Recipe, Row, Updates
 
-_PIECE = 1 << 18
-"""How many numbers of all rows are brought into a buffer at a time: they should stay in the second-level cache."""
+_PIECE = 1 << 19
+"""How many numbers of all rows are brought into a buffer at a time: they should stay in a cache. Fewer would stay in a
+faster one, but each piece is a call."""
 
 
 class Kind(NamedTuple):
