@@ -68,6 +68,8 @@ class Hyperparameter:
     registry: Parts | None
     later: bool
     help: str
+    sound: bool = False
+    """Whether the default is as it would be after a check: then it need not be checked again each time."""
 
     @property
     def allowed(self) -> str:
@@ -88,11 +90,8 @@ class Hyperparameter:
 
     def check(self, value: Any) -> Any:
         """The value in its declared type, or a `ParameterError` that says what is allowed."""
-        if value is self.default and self.registry is None:  # it was checked when it was declared
+        if self.sound and value is self.default:
             return value
-        return self._checked(value)
-
-    def _checked(self, value: Any) -> Any:
         if value is None and self.optional:
             return None
         if self.registry is not None:
@@ -226,7 +225,7 @@ def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparamete
             raise TypeError(f"{cls.__name__}.{field.name} must be declared with param(...)")
         kind, optional = _plain_type(hints[field.name])
         bounds = {key: bound for key, bound in declared["bounds"].items() if bound is not None}
-        one = found[field.name] = Hyperparameter(
+        one = Hyperparameter(
             owner=owner,
             name=field.name,
             type=kind,
@@ -238,9 +237,17 @@ def _hyperparameters(cls: type[Declared], owner: str) -> dict[str, Hyperparamete
             later=declared["later"],
             help=declared["help"],
         )
-        if one.registry is None:
-            one._checked(one.default)
+        found[field.name] = dataclasses.replace(one, sound=_is_sound(one))
     return found
+
+
+def _is_sound(declared: Hyperparameter) -> bool:
+    if declared.registry is not None:  # a name stands for what is made of it
+        return False
+    try:
+        return type(declared.check(declared.default)) is type(declared.default)
+    except ParameterError:  # it has to be given
+        return False
 
 
 def _plain_type(hint: Any) -> tuple[type, bool]:

@@ -57,8 +57,8 @@ _OUTDATED = "server.json"
 class Round:
     """What came of one round."""
 
-    make_update: Callable[[], Any]
-    """Makes `update`: whoever takes the new model need not have it."""
+    _make_update: Callable[[], Any]
+    """Makes `update` when it is first asked for: beside a new `model` most callers never ask."""
     model: Any
     """The new global model, complete; None unless the model before the round was given."""
     client_ids: tuple[str, ...]
@@ -85,7 +85,7 @@ class Round:
     @cached_property
     def update(self) -> Any:
         """The aggregated update, in the form the clients' came in: a vector, or a state dict."""
-        return self.make_update()
+        return self._make_update()
 
     @property
     def clients(self) -> Mapping[str, Tensor]:
@@ -267,15 +267,18 @@ class Server:
             model = layout.stepped(
                 screening.before, step if self.learning_rate == 1 else self.learning_rate * step, beside
             )
-        for name, value in (*_not_surely_finite(answer.update, layout, beside), *(model or {}).items()):
+        for name, value in (*_to_check(answer.update, layout, beside), *(model or {}).items()):
             if not is_finite(value):
                 where = f" in {name}" if name else ""
                 raise NotFinite(f"the aggregate is not finite{where}", screening.rejected)
+        make_update = partial(_update, answer.update, layout, beside, screening.form)
+        if model is None:  # then it is the answer, and what it was made from may change later
+            make_update = partial(_itself, make_update())
         said = {NORM.name: screening.norms, **answer.diagnostics, NORM.name: screening.norms}
         weight = said["weight"] if answer.row_weight is None else answer.row_weight
         judged = self.rule.low_weight_is_distrust and updates.weights is None
         return Round(
-            make_update=partial(_update, answer.update, layout, beside, screening.form),
+            _make_update=make_update,
             model=None if model is None else _outward(model, layout, screening.form),
             client_ids=updates.client_ids,
             diagnostics=said,
@@ -380,11 +383,16 @@ def _callers_level() -> int:
     return level
 
 
-def _not_surely_finite(vector: Tensor, layout: Layout, beside: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """The arrays of an aggregate, unless a look at the vector tells that there is nothing to find in them."""
+def _to_check(vector: Tensor, layout: Layout, beside: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """The arrays that may hold NaN or Inf: the buffers; and the parameters, unless the vector is finite and its dtype
+    stays."""
     if is_finite(vector) and all(entry.dtype == vector.dtype for entry in layout.parameters):
         return list(beside.items())
     return list(layout.unflatten(vector, beside).items())
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _update(vector: Tensor, layout: Layout, beside: Mapping[str, Tensor], form: Form) -> Any:

@@ -2,7 +2,10 @@
 
 import copy
 import itertools
+import os
 import pickle
+import subprocess
+import sys
 
 import numba
 import numpy as np
@@ -447,10 +450,23 @@ def test_every_half_has_its_value(monkeypatch, converts):
     @numba.njit
     def widened(words, values):
         for i in range(words.size):
-            values[i] = intrinsics.half(words[i])  # type: ignore[call-arg]
+            values[i] = intrinsics.from_half(words[i])  # type: ignore[call-arg]
 
     words, values = np.arange(1 << 16, dtype=np.uint16), np.zeros(1 << 16, np.float32)
     widened(words, values)
     expected = words.view(np.float16).astype(np.float32)
     assert np.array_equal(values, expected, equal_nan=True)
     assert np.array_equal(np.signbit(values), np.signbit(expected))
+
+
+def test_for_another_processor_than_this_one_nothing_is_compiled_that_it_lacks():
+    """An instruction that is not there would be a call of a library that is not there, and the end of the process."""
+    code = """
+import torch, fedseca
+rows = [torch.ones(3000) * k for k in range(4)] + [torch.ones(3000).double(), torch.ones(3000).half()]
+print(float(fedseca.aggregate(rows, rule="cwmed")[0]))
+"""
+    settings = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (0, "1.0\n"), done.stderr[-500:]

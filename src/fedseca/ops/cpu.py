@@ -34,6 +34,8 @@ _SHORT = 128
 """Coordinates that are worked on at a time where little is done with each: less would be fetched ahead in one go."""
 _LONG = 1024
 """The same where all that is kept is a sum."""
+_FEW = 1024
+"""Coordinates that are enough for a task where much is done with each, so that threads can share even a few."""
 _SAMPLE = 1 << 15
 """How many magnitudes of a client are looked at, at most, to guess where its quantile lies."""
 
@@ -163,14 +165,14 @@ def _norms(updates: Updates) -> Tensor:
 
 def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     given = _array(weights)
-    chosen: NDArray[np.int64] | None = np.flatnonzero(given)
-    assert chosen is not None
-    if not 0 < chosen.size < given.size:
-        chosen = None
-    else:
-        given = given[chosen]
-        if not Rows.of(updates).plain:  # to bring a row into a buffer is work
-            updates, chosen = updates.select(chosen.tolist()), None
+    weighty = np.flatnonzero(given)
+    chosen: NDArray[np.int64] | None = None
+    if 0 < weighty.size < given.size:
+        given = given[weighty]
+        if Rows.of(updates).plain:
+            chosen = weighty
+        else:  # to bring a row into a buffer is work
+            updates = updates.select(weighty.tolist())
     dtype = dtype or updates.dtype
     direct = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     result, one = torch.empty(updates.dim, dtype=direct), BITS[updates.compute_dtype].one
@@ -219,7 +221,7 @@ def _products(updates: Updates) -> NDArray[np.float64]:
         clients, one = len(updates), BITS[updates.compute_dtype].one
         norms = updates.norms if updates.norms is not None and updates.norms.isfinite().all() else _norms(updates)
         shares = _array(reference.clip_factors(float(norms.median()), norms)) / clients
-        tasks, padded = _tasks(updates, _LONG), -(-(clients + 1) // TILE) * TILE
+        tasks, padded = _tasks(updates, _FEW), -(-(clients + 1) // TILE) * TILE
         places = _places(tasks, padded * padded * 8)
         sums = [np.zeros((padded, padded)) for _ in range(places)]
 

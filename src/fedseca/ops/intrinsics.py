@@ -11,13 +11,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import binding, ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-_FEATURES = binding.get_host_cpu_features()
-_CONVERTS = bool(_FEATURES.get("f16c"))
-"""Whether the processor has a word for the conversion of halves; others would call a library for it."""
+
+def _features() -> dict[str, bool]:
+    """What the processor that Numba compiles for is known to have: nothing, if that was set to be another one."""
+    if config.CPU_NAME is not None or config.CPU_FEATURES is not None:
+        return {}
+    try:
+        return dict(binding.get_host_cpu_features())
+    except RuntimeError:
+        return {}
+
+
+_FEATURES = _features()
+_CONVERTS = _FEATURES.get("f16c", False)
+"""Whether the processor has an instruction for the conversion of halves; else a library would be called, which is not
+there."""
 cgutils: Any = _cgutils  # which says nothing of its types
 _INTEGER: dict[Any, Any] = {types.float32: types.int32, types.float64: types.int64}
 _REAL = {integer: real for real, integer in _INTEGER.items()}
@@ -198,7 +210,7 @@ def exchange(pattern: Sequence[tuple[int, int]]) -> Any:
 
 
 @intrinsic
-def half(context: Any, word: Any) -> Any:
+def from_half(context: Any, word: Any) -> Any:
     """The float32 of the same value as the float16 with these 16 bits."""
 
     def generate(ctx: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -229,7 +241,7 @@ def half(context: Any, word: Any) -> Any:
 
 TILE = 4
 """Rows on each side of a tile of products."""
-_WIDE = bool(_FEATURES.get("avx512f"))
+_WIDE = _FEATURES.get("avx512f", False)
 _LANES, _OTHERS = (8, 4) if _WIDE else (4, 2)
 """Float64 numbers in a register, and how many of the other rows are worked on together, so that all sums stay in
 registers: there are 32 of them on a processor with wide ones, else 16."""

@@ -29,7 +29,7 @@ from fedseca.ops.intrinsics import (
     fetch,
     fit,
     flag,
-    half,
+    from_half,
     integers_at,
     magnitude,
     mask,
@@ -145,7 +145,7 @@ def _load(address, kind, start, out):
     else:
         halves = _carray(words_at(address, start), (out.size,))
         for i in range(out.size):
-            out[i] = half(halves[i])
+            out[i] = from_half(halves[i])
 
 
 @_exact
