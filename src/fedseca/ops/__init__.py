@@ -30,7 +30,9 @@ __all__ = [
     "dots",
     "elect_and_merge",
     "extent",
+    "extreme_distances",
     "magnitude_quantiles",
+    "mean_near_median",
     "median",
     "norms",
     "paired_distances",
@@ -78,12 +80,14 @@ dots = _primitive(reference.dots)
 squared_distances = _primitive(reference.squared_distances)
 residual_norms = _primitive(reference.residual_norms)
 paired_distances = _primitive(reference.paired_distances)
+extreme_distances = _primitive(reference.extreme_distances)
 weighted_sum = _primitive(reference.weighted_sum)
 survey = _primitive(reference.survey)
 sign_agreement = _primitive(reference.sign_agreement)
 magnitude_quantiles = _primitive(reference.magnitude_quantiles)
 median = _primitive(reference.median)
 trimmed_mean = _primitive(reference.trimmed_mean)
+mean_near_median = _primitive(reference.mean_near_median)
 elect_and_merge = _primitive(reference.elect_and_merge)
 
 

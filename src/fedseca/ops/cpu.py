@@ -287,21 +287,27 @@ def _of_pairs(updates: Updates, factors: NDArray[np.float64], pairs: NDArray[np.
 
 def median(updates: Updates) -> Selection:
     middle = (len(updates) - 1) // 2
-    return _select_middle(updates, -1, selection_network(len(updates), middle, middle))
+    return _select(updates, kernels.select_middle, -1, selection_network(len(updates), middle, middle))
 
 
 def trimmed_mean(updates: Updates, trim: int) -> Selection:
-    return _select_middle(updates, trim, selection_network(len(updates), trim, len(updates) - 1 - trim))
+    network = selection_network(len(updates), trim, len(updates) - 1 - trim)
+    return _select(updates, kernels.select_middle, trim, network)
 
 
-def _select_middle(updates: Updates, trim: int, network: NDArray[np.int32]) -> Selection:
+def mean_near_median(updates: Updates, keep: int) -> Selection:
+    return _select(updates, kernels.near_median, keep, selection_network(len(updates), 0, len(updates) - 1))
+
+
+def _select(updates: Updates, kernel: Callable[..., None], number: int, network: NDArray[np.int32]) -> Selection:
+    """What a kernel selects among the sorted values: `number` says how many it drops or keeps."""
     chosen = np.zeros((_count(updates), len(updates)), np.int64)
     result = torch.empty(updates.dim, dtype=updates.compute_dtype)
     out, (whole, one) = result.numpy(), BITS[updates.compute_dtype]
     kind = np.empty(0, whole)
 
     def work(task: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        kernels.select_middle(addresses, stop - start, one, _SHORT, network, trim, out[start:stop], chosen[task], kind)
+        kernel(addresses, stop - start, one, _SHORT, network, number, out[start:stop], chosen[task], kind)
 
     _run(updates, work)
     hits = _total(chosen)

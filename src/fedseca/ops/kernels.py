@@ -624,6 +624,29 @@ def _key(bits_of_number):
 
 
 @_exact
+def _in_ranks(addresses, start, size, one, width, network, rows):
+    """A block of all rows as keys, sorted as far as the network does: rows[r] is what has rank r."""
+    for k in range(addresses.size):
+        raw, mine = _carray(integers_at(addresses[k], start, one), (size,)), rows[k]
+        _fetch(addresses[k], start + width, width, one)
+        for i in range(size):
+            mine[i] = _key(raw[i])
+    _select(network, rows, size)
+
+
+@_exact
+def _count_within(addresses, start, size, one, lowest, highest, chosen):
+    """Adds how many numbers of each row lie between two keys, which belong to them, coordinate by coordinate."""
+    for k in range(addresses.size):
+        raw = _carray(integers_at(addresses[k], start, one), (size,))
+        hits = fit(0, lowest[0])
+        for i in range(size):
+            key = _key(raw[i])
+            hits = plus(hits, flag((key >= lowest[i]) & (key <= highest[i]), key))
+        chosen[k] += hits
+
+
+@_exact
 def select_middle(addresses, length, one, width, network, trim, result, chosen, scratch):
     """The coordinate-wise mean of the ranks trim … K−1−trim (of one rank: that value itself)."""
     clients = addresses.size
@@ -633,13 +656,7 @@ def select_middle(addresses, length, one, width, network, trim, result, chosen, 
     total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
-        for k in range(clients):
-            raw, mine = _carray(integers_at(addresses[k], start, one), (size,)), rows[k]
-            _fetch(addresses[k], start + width, width, one)
-            for i in range(size):
-                mine[i] = _key(raw[i])
-        _select(network, rows, size)
-        lowest, highest = rows[first], rows[first + kept - 1]
+        _in_ranks(addresses, start, size, one, width, network, rows)
         _fill(total, 0)
         for rank in range(first, first + kept):
             mine = rows[rank]
@@ -647,13 +664,52 @@ def select_middle(addresses, length, one, width, network, trim, result, chosen, 
                 total[i] += np.float64(number(_in_order(mine[i])))
         for i in range(size):
             result[start + i] = total[i] / kept
-        for k in range(clients):
-            raw = _carray(integers_at(addresses[k], start, one), (size,))
-            hits = fit(0, lowest[0])
+        _count_within(addresses, start, size, one, rows[first], rows[first + kept - 1], chosen)
+
+
+@_exact
+def near_median(addresses, length, one, width, network, keep, result, chosen, scratch):
+    """The coordinate-wise mean of the `keep` values nearest to the median, all ranks being sorted.
+
+    They are the ranks begin … begin + keep − 1; `begin` is the number of the ranks s for which the value of rank s is
+    farther from the median than that of rank s + keep.
+    """
+    clients, spare = addresses.size, addresses.size - keep
+    rows = np.zeros((clients, width), scratch.dtype)
+    begin = np.zeros(width, scratch.dtype)
+    lowest, highest = np.zeros(width, scratch.dtype), np.zeros(width, scratch.dtype)
+    middle, total = np.zeros(width, np.float64), np.zeros(width, np.float64)
+    for start in range(0, length, width):
+        size = min(width, length - start)
+        _in_ranks(addresses, start, size, one, width, network, rows)
+        mine = rows[(clients - 1) // 2]
+        for i in range(size):
+            middle[i] = np.float64(number(_in_order(mine[i])))
+        _fill(begin, 0)
+        for s in range(spare):
+            lower, upper = rows[s], rows[s + keep]
             for i in range(size):
-                key = _key(raw[i])
-                hits = plus(hits, flag((key >= lowest[i]) & (key <= highest[i]), key))
-            chosen[k] += hits
+                below = middle[i] - np.float64(number(_in_order(lower[i])))
+                above = np.float64(number(_in_order(upper[i]))) - middle[i]
+                begin[i] = plus(begin[i], flag(below > above, begin[i]))
+        for s in range(spare + 1):
+            lower, upper, here = rows[s], rows[s + keep - 1], fit(s, begin[0])
+            for i in range(size):
+                lowest[i] = lower[i] if begin[i] == here else lowest[i]
+                highest[i] = upper[i] if begin[i] == here else highest[i]
+        _fill(total, 0)
+        for rank in range(clients):
+            mine, last, before = rows[rank], fit(rank, begin[0]), fit(rank - keep, begin[0])
+            if spare <= rank < keep:  # wherever the window begins, this rank is in it
+                for i in range(size):
+                    total[i] += np.float64(number(_in_order(mine[i])))
+            else:
+                for i in range(size):
+                    inside = (begin[i] <= last) & (begin[i] > before)
+                    total[i] += np.float64(number(_in_order(mine[i]))) if inside else 0.0
+        for i in range(size):
+            result[start + i] = total[i] / keep
+        _count_within(addresses, start, size, one, lowest, highest, chosen)
 
 
 @_in_turn

@@ -111,6 +111,17 @@ def paired_distances(updates: Updates, others: Updates, shift: Tensor) -> Tensor
     return squares.sqrt()
 
 
+def extreme_distances(updates: Updates) -> tuple[Tensor, Tensor]:
+    """‖g_k − max_l g_l‖₂ (K) and ‖g_k − min_l g_l‖₂ (K), the extremes of each coordinate: neither is ever stored."""
+    squares = torch.zeros(2, len(updates), dtype=torch.float64)
+    for _, block in updates.blocks():
+        rows = _precise(block)
+        for side, extreme in enumerate((rows.amax(dim=0), rows.amin(dim=0))):
+            squares[side] += (rows - extreme).square_().sum(dim=1).cpu()
+    to_largest, to_least = squares.sqrt()
+    return to_largest, to_least
+
+
 def with_weight(updates: Updates, weights: Tensor) -> tuple[Updates, Tensor]:
     """The rows whose weight is not 0; all of them if there is none."""
     chosen = [k for k, weight in enumerate(weights.tolist()) if weight != 0]
@@ -195,6 +206,27 @@ def trimmed_mean(updates: Updates, trim: int) -> Selection:
     for where, block in updates.blocks():
         inner = block.sort(dim=0).values[trim : trim + kept]
         result[where] = (_precise(inner) / kept).sum(dim=0).to(result.dtype)
+        chosen += ((block >= inner[0]) & (block <= inner[-1])).sum(dim=1).cpu()
+    return Selection(result, chosen / chosen.sum())
+
+
+def mean_near_median(updates: Updates, keep: int) -> Selection:
+    """The coordinate-wise mean of the `keep` values nearest to the median (the lower middle value for an even count).
+
+    From the median outward; of a value below it and one above it that are equally far, as float64 numbers, the one
+    below comes first. So the values are a window of neighbours among the sorted ones: it begins at the number of those
+    s for which value s is farther from the median than value s + keep.
+    """
+    result = _empty(updates)
+    chosen = torch.zeros(len(updates), dtype=torch.float64)
+    spare = len(updates) - keep
+    for where, block in updates.blocks():
+        ordered = block.sort(dim=0).values
+        exact = _precise(ordered)
+        middle = exact[(len(updates) - 1) // 2]
+        begin = (middle - exact[:spare] > exact[keep:] - middle).sum(dim=0)
+        inner = ordered.gather(0, begin + torch.arange(keep, device=block.device)[:, None])
+        result[where] = (_precise(inner) / keep).sum(dim=0).to(result.dtype)
         chosen += ((block >= inner[0]) & (block <= inner[-1])).sum(dim=1).cpu()
     return Selection(result, chosen / chosen.sum())
 

@@ -37,6 +37,7 @@ PIECES: dict[str, Callable[[Updates], object]] = {
     "signs and quantiles": lambda updates: ops.survey(updates, 0.9),
     "norms": ops.extent,
     "medians and trimmed means": ops.median,
+    "means near the median": lambda updates: ops.mean_near_median(updates, 20),
     "sums": lambda updates: ops.weighted_sum(updates, _weights(updates)),
     "distances to a mean": lambda updates: ops.residual_norms(updates, _weights(updates)),
     "distances of few clients": lambda updates: ops.squared_distances(updates.select(range(5))),
