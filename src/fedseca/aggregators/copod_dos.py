@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedseca import ops
+from fedseca.aggregators._angles import cosine_distances
 from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
 from fedseca.declare import diagnostic
 from fedseca.errors import MissingDependency
@@ -29,19 +30,9 @@ class CopodDos(Aggregator):
 
     def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         euclidean = ops.squared_distances(updates).sqrt()
-        score = (_copod(_cosine_distances(updates)) + _copod(euclidean)) / 2
+        score = (_copod(cosine_distances(updates)) + _copod(euclidean)) / 2
         weight = torch.softmax(-score, dim=0)
         return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight, "score": score})
-
-
-def _cosine_distances(updates: Updates) -> Tensor:
-    """1 − cos(g_i, g_j) = ½·‖g_i/‖g_i‖ − g_j/‖g_j‖‖², which keeps its digits for close clients; 1 beside a zero."""
-    norms = ops.norms(updates)
-    zero = norms == 0
-    distances = ops.squared_distances(updates, scale=1 / torch.where(zero, 1.0, norms)) / 2
-    distances[zero, :] = 1
-    distances[:, zero] = 1
-    return distances.fill_diagonal_(0)
 
 
 def _copod(distances: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ __all__ = [
     "Selection",
     "SignSurvey",
     "clip_factors",
+    "columns",
     "dots",
     "elect_and_merge",
     "extent",
@@ -82,6 +83,7 @@ residual_norms = _primitive(reference.residual_norms)
 paired_distances = _primitive(reference.paired_distances)
 extreme_distances = _primitive(reference.extreme_distances)
 weighted_sum = _primitive(reference.weighted_sum)
+columns = _primitive(reference.columns)
 survey = _primitive(reference.survey)
 sign_agreement = _primitive(reference.sign_agreement)
 magnitude_quantiles = _primitive(reference.magnitude_quantiles)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedseca.ops.plan import Merge, MergePlan, Selection, SignSurvey, share_of
-from fedseca.updates import Updates
+from fedseca.updates import BLOCK_ELEMENTS, Updates
 
 
 def takes(updates: Updates) -> bool:
@@ -136,6 +136,21 @@ def weighted_sum(updates: Updates, weights: Tensor, dtype: torch.dtype | None = 
         rows = _precise(block)
         result[where] = (rows * _column(weights, rows)).sum(dim=0).to(result.dtype)
     return result
+
+
+def columns(updates: Updates, indices: Tensor) -> Tensor:
+    """g_k^j of these coordinates j alone, in their order (K × n), in the dtype of the arithmetic; no other is kept"""
+    found = torch.empty(len(updates), len(indices), dtype=updates.compute_dtype, device=updates.device)
+    ordered, places = indices.cpu().sort()
+    width, start = max(1, BLOCK_ELEMENTS // max(1, len(updates))), 0
+    while start < len(ordered):
+        first = int(ordered[start])
+        stop = int(torch.searchsorted(ordered, first + width))  # what a block from here on has of them
+        chosen = (ordered[start:stop] - first).to(updates.device)
+        pieces = updates.read(first, int(ordered[stop - 1]) + 1)
+        found[:, places[start:stop].to(updates.device)] = torch.stack([piece[chosen] for piece in pieces])
+        start = stop
+    return found
 
 
 def sign_agreement(updates: Updates) -> Tensor:
