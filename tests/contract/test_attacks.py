@@ -29,7 +29,7 @@ def test_the_names_of_the_paper_are_registered():
 
 
 DECLARED = """
-    alie.strength = 1.0: float
+    alie.strength = 1.0: float | none
     alie.jitter = 0.05: float ≥ 0
     fang.strength = 0.1: float
     fang.jitter = 0.05: float ≥ 0
