@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import binding, ir
-from numba import config, types
+from numba import config as _config
+from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
+
+cgutils: Any = _cgutils  # which says nothing of its types
+config: Any = _config
 
 
 def _features() -> dict[str, bool]:
@@ -30,7 +34,6 @@ _FEATURES = _features()
 _CONVERTS = _FEATURES.get("f16c", False)
 """Whether the processor has an instruction for the conversion of halves; else a library would be called, which is not
 there."""
-cgutils: Any = _cgutils  # which says nothing of its types
 _INTEGER: dict[Any, Any] = {types.float32: types.int32, types.float64: types.int64}
 _REAL = {integer: real for real, integer in _INTEGER.items()}
 
