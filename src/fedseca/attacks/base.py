@@ -20,7 +20,7 @@ from fedseca.updates import State
 class Knowledge:
     """What an attack may look at beside the honest updates of the round.
 
-    `own`, `model` and `probe` are there for an attack that declares them in `needs`, and for no other: what an attack
+    `own`, `model`, `probe` and `loss` are there for an attack that declares them in `needs`, and for no other: what an attack
     knows can be read off its declaration.
     """
 
@@ -43,9 +43,10 @@ class Knowledge:
         own: Tensor | None = None,
         model: Tensor | None = None,
         probe: Callable[[Tensor], Tensor] | None = None,
+        loss: Callable[[Tensor], float] | None = None,
     ) -> Knowledge:
         """Of all there is, what this attack declares."""
-        all_there_is = {"own": own, "model": model, "probe": probe}
+        all_there_is = {"own": own, "model": model, "probe": probe, "loss": loss}
         for name in attack.needs:
             if name not in all_there_is:
                 raise FedsecaError(unknown(f"need of {attack.name}", name, all_there_is))
@@ -74,6 +75,16 @@ class Knowledge:
         """
         return self._offer("probe")(rows)  # type: ignore[no-any-return]
 
+    @property
+    def loss_is_known(self) -> bool:
+        """Whether there is somebody to ask for the loss: there is none outside of a simulated federation."""
+        return self.offered.get("loss") is not None
+
+    def loss(self, rows: Tensor) -> float:
+        """The honest clients' loss of the model that the server would come to if the Byzantine clients sent these rows;
+        infinite if it is not a number. The server does not notice, as with `probe`."""
+        return self._offer("loss")(rows)  # type: ignore[no-any-return]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(Declared, ABC):
@@ -84,7 +95,7 @@ class Attack(Declared, ABC):
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """What of `Knowledge` it looks at: "own", "model", "probe"."""
+    """What of `Knowledge` it looks at: "own", "model", "probe", "loss"."""
     harms: ClassVar[bool] = True
     """The mean of all clients is moved by it."""
     finite: ClassVar[bool] = True
@@ -100,6 +111,10 @@ class Attack(Declared, ABC):
         Rows are pseudo-gradients g = w_before − w. Without a craft of its own, the attack sends what its training gave.
         """
         return knowledge.own.clone(), state
+
+    def told(self, state: State) -> str | None:
+        """What it did in the round that it remembers so, in a word, if that differs from round to round."""
+        return None
 
 
 ATTACKS: Registry[Attack] = Registry("attack", Attack)

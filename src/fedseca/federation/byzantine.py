@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from fedseca.aggregators import State
 from fedseca.attacks import Attack, Knowledge
 from fedseca.errors import FedsecaError, NotEnoughClients, NotFinite
 from fedseca.layout import Layout
-from fedseca.server import Server
+from fedseca.server import Round, Server
 
 Model = Mapping[str, Tensor]
 Models = Mapping[str, Model]
@@ -30,6 +31,8 @@ class Byzantines:
     """The global model that the round began with."""
     client_ids: tuple[str, ...]
     """Of the Byzantine clients that are there."""
+    loss_of: Callable[[Model], float] | None = None
+    """The honest clients' loss of a model, if that can be asked."""
 
     def craft(self, honest: Models, own: Models, state: State, rng: torch.Generator) -> tuple[dict[str, Model], State]:
         """The models they send, and what their attack remembers.
@@ -46,13 +49,23 @@ class Byzantines:
         def sent(rows: Tensor) -> dict[str, Model]:
             return {i: rows_of.model(row, own.get(i, spare)) for i, row in zip(self.client_ids, rows, strict=True)}
 
-        def probe(rows: Tensor) -> Tensor:
+        def rehearsed(rows: Tensor) -> Round | None:
             models = {**honest, **sent(rows)}
             try:
-                out = self.server.rehearse(list(models.values()), list(models), before=self.before)
+                return self.server.rehearse(list(models.values()), list(models), before=self.before)
             except (NotEnoughClients, NotFinite):  # a void round leaves the model where it is
-                return torch.zeros_like(rows_of.before)
-            return rows_of.layout.flatten(out.update, rows_of.before.dtype)
+                return None
+
+        def probe(rows: Tensor) -> Tensor:
+            out = rehearsed(rows)
+            none = torch.zeros_like(rows_of.before)
+            return none if out is None else rows_of.layout.flatten(out.update, none.dtype)
+
+        def loss(rows: Tensor) -> float:
+            assert self.loss_of is not None
+            out = rehearsed(rows)
+            found = self.loss_of(self.before if out is None else out.model)
+            return math.inf if math.isnan(found) else found
 
         ids, matrix = rows_of.finite(seen)
         needs = self.attack.needs
@@ -64,6 +77,7 @@ class Byzantines:
             own=rows_of.matrix(own) if "own" in needs else None,
             model=rows_of.before.clone() if "model" in needs else None,
             probe=probe,
+            loss=None if self.loss_of is None else loss,
         )
         rows, after = self.attack.craft(matrix, knowledge, state, rng)
         _check(self.attack, rows, after, (len(self.client_ids), rows_of.layout.dim))

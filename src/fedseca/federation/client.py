@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from fedseca.federation.features import features
 from fedseca.federation.precision import check_precision, mixed
 from fedseca.federation.scenario import Scenario
 
+_LOOKED_AT = 512
+"""Samples of the honest clients on which an attacker measures their loss."""
 _SMALL_BATCH = 10_000
 """In numbers: 8 digits have 512, 32 images of Fashion-MNIST 25,088."""
 
@@ -197,6 +199,15 @@ class Federation:
         if size > 1 and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
+
+    def loss(self, model: Mapping[str, Tensor], clients: Sequence[int]) -> float:
+        """The mean loss of a model on what some clients train on, over some of their samples; NaN if it is none."""
+        samples = torch.cat([self.parts[k] for k in clients])
+        some = samples[torch.linspace(0, len(samples) - 1, min(len(samples), _LOOKED_AT)).long()]
+        self.network.load_state_dict(model)
+        chosen = self.train_set.select(some)
+        found = evaluate(self.network, chosen, self.task, self.device, self.workers, self.scenario.precision)["loss"]
+        return math.nan if found is None else found
 
     def evaluate(self, model: Mapping[str, Tensor]) -> dict[str, float | None]:
         """The metrics of a global model on the pooled test set."""

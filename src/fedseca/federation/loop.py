@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,8 @@ def _play(
     with _clock(seconds, "attack"):
         if byzantine:
             ids = tuple(scenario.client_ids[k] for k in byzantine)
-            attackers = Byzantines(scenario.attack, server, number, model, ids)
+            asked = partial(federation.loss, clients=honest or byzantine)
+            attackers = Byzantines(scenario.attack, server, number, model, ids, asked)
             rng = scenario.generator("attack", number)
             crafted, attack_state = attackers.craft(models, own, attack_state, rng)
             models |= crafted
@@ -166,12 +168,14 @@ def _play(
         played = play_round(server, answers, model, rule_may_fail=False)
     with _clock(seconds, "evaluate"):
         metrics = federation.evaluate(played.model)
+    said = scenario.attack.told(attack_state) if byzantine else None
     record = {
         "round": number + 1,
         **metrics,
         **{name: len(played.of_kind(*kinds)) for name, kinds in COUNTED.items()},
         "void": played.void,
         "idle": played.idle,
+        **({} if said is None else {"craft": said}),
         "seconds": {part: round(spent, 6) for part, spent in seconds.items()},
     }
     audit = _audit(scenario, number, played)
