@@ -162,7 +162,7 @@ class ROP:
 
 def binomial_cdf(successes: int, trials: int) -> float:
     """P(X ≤ successes) for X ~ Binomial(trials, ½), exactly."""
-    return sum(math.comb(trials, k) for k in range(successes + 1)) / 2**trials
+    return float(sum(math.comb(trials, k) for k in range(successes + 1)) / 2**trials)
 
 
 class PoisonedFL:

@@ -196,7 +196,8 @@ def known(server: Server, honest: Tensor, asked: list[Tensor]):
         return update
 
     def plain(rows: list[list[float]]) -> list[float]:
-        return server.rehearse(torch.tensor(rows, dtype=torch.float64)).update.tolist()
+        update: list[float] = server.rehearse(torch.tensor(rows, dtype=torch.float64)).update.tolist()
+        return update
 
     return probe, plain
 
@@ -365,7 +366,8 @@ def test_rop_is_orthogonal_to_the_servers_last_step_and_beside_it():
 )
 def test_poisonedfl_round_after_round(succeeds, strength, after):
     generator = torch.Generator().manual_seed(3)
-    model, state = torch.randn(40, generator=generator, dtype=torch.float64), dict[str, Tensor]()
+    state: State = {}
+    model = torch.randn(40, generator=generator, dtype=torch.float64)
     reference = None
     for _ in range(13):
         rows, state = craft(
@@ -382,7 +384,8 @@ def test_poisonedfl_round_after_round(succeeds, strength, after):
 @given(st.integers(0, 5))
 @settings(max_examples=6)
 def test_poisonedfl_keeps_its_signs_and_knows_no_honest_client(seed):
-    model, state = torch.zeros(30, dtype=torch.float64), dict[str, Tensor]()
+    state: State = {}
+    model = torch.zeros(30, dtype=torch.float64)
     signs = None
     for round in range(5):
         rows, after = craft("poisonedfl", honest_rows(round, dim=30), state=state, seed=seed, offers={"model": model})
@@ -582,7 +585,8 @@ def training(name: str, rule: str, rounds: int, seed: int, **values: Any) -> tup
     """Where a model went on average in a round, where the honest clients wanted it to go, what the attack remembers."""
     generator = torch.Generator().manual_seed(seed)
     direction = torch.randn(100, generator=generator, dtype=torch.float64)
-    model, state, server = torch.zeros(100, dtype=torch.float64), dict[str, Tensor](), Server(rule, **values)
+    state: State = {}
+    model, server = torch.zeros(100, dtype=torch.float64), Server(rule, **values)
     for round in range(rounds):
         honest = direction + 2 * torch.randn(8, 100, generator=generator, dtype=torch.float64)
         rows, state = craft(name, honest, 3, state=state, seed=round, offers={"model": model})

@@ -20,8 +20,8 @@ class Sparse(Attack):
     g_b = μ − (c·m + z·(1 − m))∘σ, where m marks the share of the parameters with the largest sensitivity |w∘μ|, chosen
     in the first round and kept: the hybrid sparse attack of Özfatura et al. (2024, "Aggressive or imperceptible, or
     both"). They choose m by pruning an untrained network (FORCE, layer by layer); |w∘μ| is the sensitivity that this
-    and SNIP begin with, and all that can be seen from outside of the network. Their program has c = 1.5 and ALIE's z for
-    K and B, which is about 0.3 there: here the ratio of both is about the same, with the z of `alie`.
+    and SNIP begin with, and all that can be seen from outside of the network. Their program has c = 1.5 and ALIE's z
+    for K and B, about 0.3 there: here both are larger, in about the same ratio, with the z of `alie`.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("model",)
