@@ -59,7 +59,13 @@ def test_values_that_lie_symmetrically(clients, dim, seed, dtype):
 
 
 @settings(max_examples=20)
-@given(clients=CLIENTS, dim=DIMS, kind=st.sampled_from(["normal", "zeros", "ties", "sparse"]), seed=SEEDS, dtype=DTYPES)
+@given(
+    clients=st.sampled_from([1, 2, 5, 8, 17, 33]),
+    dim=DIMS,
+    kind=st.sampled_from(["normal", "zeros", "ties", "sparse"]),
+    seed=SEEDS,
+    dtype=DTYPES,
+)
 def test_mixed_rows(clients, dim, kind, seed, dtype):
     updates = mixed(Updates.collect(values(kind, clients, dim, seed, dtype)), seed)
     plain = torch.stack(updates.read(0, dim))

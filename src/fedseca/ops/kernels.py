@@ -678,38 +678,53 @@ def near_median(addresses, length, one, width, network, keep, result, chosen, sc
     rows = np.zeros((clients, width), scratch.dtype)
     begin = np.zeros(width, scratch.dtype)
     lowest, highest = np.zeros(width, scratch.dtype), np.zeros(width, scratch.dtype)
-    middle, total = np.zeros(width, np.float64), np.zeros(width, np.float64)
+    total = np.zeros(width, np.float64)
     for start in range(0, length, width):
         size = min(width, length - start)
         _in_ranks(addresses, start, size, one, width, network, rows)
-        mine = rows[(clients - 1) // 2]
-        for i in range(size):
-            middle[i] = np.float64(number(_in_order(mine[i])))
         _fill(begin, 0)
         for s in range(spare):
-            lower, upper = rows[s], rows[s + keep]
-            for i in range(size):
-                below = middle[i] - np.float64(number(_in_order(lower[i])))
-                above = np.float64(number(_in_order(upper[i]))) - middle[i]
-                begin[i] = plus(begin[i], flag(below > above, begin[i]))
+            _count_farther(rows[s], rows[s + keep], rows[(clients - 1) // 2], begin, size)
         for s in range(spare + 1):
-            lower, upper, here = rows[s], rows[s + keep - 1], fit(s, begin[0])
-            for i in range(size):
-                lowest[i] = lower[i] if begin[i] == here else lowest[i]
-                highest[i] = upper[i] if begin[i] == here else highest[i]
+            _put_where(begin, fit(s, begin[0]), rows[s], lowest, size)
+            _put_where(begin, fit(s, begin[0]), rows[s + keep - 1], highest, size)
         _fill(total, 0)
         for rank in range(clients):
-            mine, last, before = rows[rank], fit(rank, begin[0]), fit(rank - keep, begin[0])
             if spare <= rank < keep:  # wherever the window begins, this rank is in it
+                mine = rows[rank]
                 for i in range(size):
                     total[i] += np.float64(number(_in_order(mine[i])))
             else:
-                for i in range(size):
-                    inside = (begin[i] <= last) & (begin[i] > before)
-                    total[i] += np.float64(number(_in_order(mine[i]))) if inside else 0.0
+                _add_where(begin, fit(rank - keep, begin[0]), fit(rank, begin[0]), rows[rank], total, size)
         for i in range(size):
             result[start + i] = total[i] / keep
         _count_within(addresses, start, size, one, lowest, highest, chosen)
+
+
+@_exact
+def _count_farther(lower, upper, middle, count, size):
+    """Adds 1 where the lower value is farther from the middle one than the upper value is."""
+    for i in range(size):
+        centre = np.float64(number(_in_order(middle[i])))
+        below = centre - np.float64(number(_in_order(lower[i])))
+        above = np.float64(number(_in_order(upper[i]))) - centre
+        count[i] = plus(count[i], flag(below > above, count[i]))
+
+
+@_exact
+def _put_where(begin, here, row, result, size):
+    """The numbers of a row where the window begins at a rank."""
+    for i in range(size):
+        there = mask(begin[i] == here, here)
+        result[i] = differ(result[i], both(differ(result[i], row[i]), there))
+
+
+@_exact
+def _add_where(begin, before, last, row, total, size):
+    """Adds the numbers of a row where the window begins after `before` and not after `last`."""
+    for i in range(size):
+        inside = mask((begin[i] > before) & (begin[i] <= last), last)
+        total[i] += np.float64(number(both(_in_order(row[i]), inside)))
 
 
 @_in_turn
