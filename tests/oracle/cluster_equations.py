@@ -209,8 +209,8 @@ def sign_shares(rows: Rows, drawn: list[int]) -> Matrix:
 def mean_shift(points: Matrix, quantile: float) -> Kept:
     """The largest cluster of MeanShift with a flat kernel, begun at every point.
 
-    The bandwidth is the mean distance of a point to its n-th nearest, itself the first, n = ⌊quantile·K⌋. A point at the
-    very bandwidth is within it.
+    The bandwidth is the mean distance of a point to its n-th nearest, itself the first, n = ⌊quantile·K⌋. A point at
+    the very bandwidth is within it.
     """
     count = len(points)
     nearest = [sorted(math.dist(a, b) for b in points)[max(1, int(count * quantile)) - 1] for a in points]

@@ -77,7 +77,7 @@ def sign_shares(updates: Updates, coordinates: Tensor) -> Tensor:
 
 
 def largest_cluster(points: NDArray[np.float64], quantile: float) -> NDArray[np.bool_]:
-    """Which points are in the largest of MeanShift's clusters; those beyond the bandwidth of all centres are in none."""
+    """Which points are in the largest of MeanShift's clusters; one beyond the bandwidth of every centre is in none."""
     try:
         from sklearn.cluster import MeanShift
     except ImportError:
