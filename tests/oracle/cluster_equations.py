@@ -130,13 +130,19 @@ def cosine_distances(rows: Rows) -> Matrix:
     return [[0.0 if i == j else cosine_distance(rows[i], rows[j]) for j in clients] for i in clients]
 
 
+def linked(values: Vector, linkage: str) -> float:
+    """The distance of two clusters, of the distances between their members."""
+    if linkage == "average":
+        return math.fsum(values) / len(values)
+    return max(values) if linkage == "complete" else min(values)
+
+
 def agglomerate(distances: Matrix, linkage: str) -> tuple[list[list[int]], float]:
     """The nearest two clusters are joined until two are left; and the least gap to the next nearest two."""
-    measure = {"complete": max, "single": min, "average": lambda values: math.fsum(values) / len(values)}[linkage]
     clusters, margin = [[k] for k in range(len(distances))], math.inf
     while len(clusters) > 2:
         between = sorted(
-            (measure([distances[i][j] for i in a for j in b]), m, n)
+            (linked([distances[i][j] for i in a for j in b], linkage), m, n)
             for (m, a), (n, b) in itertools.combinations(enumerate(clusters), 2)
         )
         margin = min(margin, between[1][0] - between[0][0])
@@ -149,7 +155,8 @@ def agglomerate(distances: Matrix, linkage: str) -> tuple[list[list[int]], float
 def larger_group(distances: Matrix, linkage: str) -> Kept:
     """The larger of the two clusters; of two of the same size the one with the first client."""
     clusters, margin = agglomerate(distances, linkage)
-    return Kept(sorted(max(clusters, key=lambda cluster: (len(cluster), 0 in cluster))), margin)
+    largest: list[int] = max(clusters, key=lambda cluster: (len(cluster), 0 in cluster))
+    return Kept(sorted(largest), margin)
 
 
 def least_similar_split(distances: Matrix) -> float:
@@ -209,8 +216,8 @@ def sign_shares(rows: Rows, drawn: list[int]) -> Matrix:
 def mean_shift(points: Matrix, quantile: float) -> Kept:
     """The largest cluster of MeanShift with a flat kernel, begun at every point.
 
-    The bandwidth is the mean distance of a point to its n-th nearest, itself the first, n = ⌊quantile·K⌋. A point at the
-    very bandwidth is within it.
+    The bandwidth is the mean distance of a point to its n-th nearest, itself the first, n = ⌊quantile·K⌋. A point at
+    the very bandwidth is within it.
     """
     count = len(points)
     nearest = [sorted(math.dist(a, b) for b in points)[max(1, int(count * quantile)) - 1] for a in points]

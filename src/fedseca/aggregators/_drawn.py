@@ -1,5 +1,6 @@
 """Coordinates drawn at random, for rules that look at some of them only."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,5 +13,5 @@ def draw_coordinates(dim: int, count: int, rng: torch.Generator) -> Tensor:
     drawn = torch.empty(0, dtype=torch.int64)
     while len(drawn) < count:
         more = torch.randint(dim, (2 * count,), generator=rng, device="cpu")
-        drawn = torch.cat([drawn, more]).unique()
+        drawn = torch.from_numpy(np.union1d(drawn.numpy(), more.numpy()))
     return drawn[torch.randperm(len(drawn), generator=rng, device="cpu")[:count]]

@@ -38,12 +38,12 @@ class ClippedClustering(Aggregator):
         return (num_clients - 1) // 2
 
     def init(self, dim: int) -> State:
-        return {NORMS: torch.zeros(0, dtype=torch.float64)}
+        return {NORMS: torch.zeros(0, 1, dtype=torch.float64)}
 
     def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         ordered, places = in_order(updates)
         norms = ops.norms(ordered)
-        history = torch.cat([state[NORMS], norms])
+        history = torch.cat([state[NORMS], norms[:, None]])
         factor = ops.clip_factors(float(history.median()), norms)
         # Clipping changes no angle.
         kept = larger_group(cosine_distances(ordered), self.linkage, self.name).double()

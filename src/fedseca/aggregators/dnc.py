@@ -73,5 +73,6 @@ def outlier_scores(rows: Tensor) -> Tensor:
     centred -= centred.mean(dim=0)
     squares, vectors = torch.linalg.eigh(centred @ centred.T)
     # What is left of it in rounding is none: rows that are all the same have no direction.
-    spread = squares[-1] if squares[-1] > 1e-24 * centred.shape[1] else torch.zeros(())
-    return spread * vectors[:, -1].square() * scale**2
+    spread = float(squares[-1]) if squares[-1] > 1e-24 * centred.shape[1] else 0.0
+    scores: Tensor = vectors[:, -1].square() * (spread * scale**2)
+    return scores

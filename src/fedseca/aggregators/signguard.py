@@ -70,14 +70,14 @@ class SignGuard(Aggregator):
 def sign_shares(updates: Updates, coordinates: Tensor) -> Tensor:
     """The shares of positive, zero and negative numbers among these coordinates (K × 3)."""
     counts = torch.zeros(len(updates), 3, dtype=torch.float64)
-    for some in coordinates.sort().values.split(max(1, BLOCK_ELEMENTS // len(updates))):
+    for some in torch.split(coordinates.sort().values, max(1, BLOCK_ELEMENTS // len(updates))):
         signs = ops.columns(updates, some).sign()
         counts += torch.stack([(signs == sign).sum(dim=1) for sign in (1, 0, -1)], dim=1).cpu()
     return counts / len(coordinates)
 
 
 def largest_cluster(points: NDArray[np.float64], quantile: float) -> NDArray[np.bool_]:
-    """Which points are in the largest of MeanShift's clusters; those beyond the bandwidth of all centres are in none."""
+    """Which points are in the largest of MeanShift's clusters; one beyond the bandwidth of every centre is in none."""
     try:
         from sklearn.cluster import MeanShift
     except ImportError:
