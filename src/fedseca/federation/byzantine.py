@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class Byzantines:
     """The global model that the round began with."""
     client_ids: tuple[str, ...]
     """Of the Byzantine clients that are there."""
+    root: Models = field(default_factory=dict)
+    """What the server trained itself, if it did: they do not see it, but the rule that they ask does."""
 
     def craft(self, honest: Models, own: Models, state: State, rng: torch.Generator) -> tuple[dict[str, Model], State]:
         """The models they send, and what their attack remembers.
@@ -47,7 +49,7 @@ class Byzantines:
             return {i: rows_of.model(row, own.get(i, spare)) for i, row in zip(self.client_ids, rows, strict=True)}
 
         def probe(rows: Tensor) -> Tensor:
-            models = {**honest, **sent(rows)}
+            models = {**honest, **sent(rows), **self.root}
             try:
                 out = self.server.rehearse(list(models.values()), list(models), before=self.before)
             except (NotEnoughClients, NotFinite):  # a void round leaves the model where it is
