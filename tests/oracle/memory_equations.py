@@ -136,7 +136,8 @@ def lasa(rows: Rows, sizes: list[int], sparsity: float, norm_bound: float, sign_
     result, start = Layered([], [], [], []), 0
     for size in sizes:
         layer = [row[start : start + size] for row in sparse]
-        lengths, purities = [norm(row) for row in layer], []
+        lengths = [norm(row) for row in layer]
+        purities: Vector = []
         for row in (each[start : start + size] for each in rows):
             signs = [sign(x) for x, left in zip(row, layer[len(purities)], strict=True) if left != 0]
             purities.append(0.5 * (1 + sum(signs) / len(signs)) if signs else 0.5)

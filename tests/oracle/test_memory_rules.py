@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import fedseca
 from fedseca.aggregators import Aggregation
+from fedseca.aggregators.foolsgold import FoolsGold
 from fedseca.aggregators.lasa import LASA
 from fedseca.aggregators.rffl import RFFL
 from fedseca.errors import InputError
@@ -83,11 +84,9 @@ def test_foolsgold_pardons_who_is_like_a_client_that_is_more_like_another():
 
 def test_foolsgold_scales_so_that_the_least_similar_client_has_its_full_say():
     """a = 0.3, 0.3 and 0.15 become 1, 1 and ½: without that, ln(0.3/0.7) + ½ < 0 would silence everybody."""
-    weight = fedseca.make_aggregator("foolsgold").trust(
-        torch.tensor([[1, 0.3, 0.3], [0.3, 1, 0.3], [0.3, 0.3, 1]], dtype=torch.float64)
-    )
+    weight = FoolsGold().trust(torch.tensor([[1, 0.3, 0.3], [0.3, 1, 0.3], [0.3, 0.3, 1]], dtype=torch.float64))
     assert weight.tolist() == [1, 1, 1]
-    other = fedseca.make_aggregator("foolsgold").trust(
+    other = FoolsGold().trust(
         torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 0.5, 1]], dtype=torch.float64)
     )
     assert other.tolist() == pytest.approx([1, 1, 0.5, 0.5])
