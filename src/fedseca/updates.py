@@ -173,6 +173,34 @@ def _mixed_row(rows: Sequence[Row], weights: Sequence[float]) -> MixedRow:
     return MixedRow(tuple(source for source, _ in total.values()), tuple(share for _, share in total.values()))
 
 
+@dataclass(frozen=True)
+class _PartRow:
+    """A row without its first coordinates."""
+
+    row: Row
+    skipped: int
+
+    def read(self, start: int, stop: int) -> Tensor:
+        return self.row.read(start + self.skipped, stop + self.skipped)
+
+
+def _part_of(row: Row, start: int, stop: int, cut: Callable[[Row], Row]) -> Row:
+    """Coordinates start … stop of a row as a row of the same kind; `cut` does the same to what it is made of."""
+    if isinstance(row, MixedRow):
+        return MixedRow(tuple(cut(source) for source in row.sources), row.weights)
+    if not isinstance(row, ArrayRow):
+        return _PartRow(row, start)
+    pieces = [
+        _flat_slice(segment, max(start - offset, 0), min(stop - offset, segment.numel()))
+        for segment, offset in zip(row.segments, row.offsets, strict=False)
+        if offset < stop and offset + segment.numel() > start
+    ]
+    offsets = tuple(itertools.accumulate((piece.numel() for piece in pieces), initial=0))
+    before = None if row.before is None else cut(row.before)
+    assert before is None or isinstance(before, ArrayRow)
+    return ArrayRow(tuple(pieces), offsets, row.dtype, row.device, before)
+
+
 @dataclass(frozen=True, eq=False)
 class Updates:
     """K clients × D coordinates, with the clients' ids. Rows are read in blocks, never stacked as a whole.
@@ -357,6 +385,21 @@ class Updates:
         """The first coordinates only, as plain vectors."""
         layout = Layout((Entry("", (count,), self.dtype),), self.layout.buffers)
         return replace(self, layout=layout, norms=None, agreement=None, states=())
+
+    def part(self, start: int, stop: int) -> Updates:
+        """Coordinates start … stop only, as plain vectors; nothing is copied that lies in one piece."""
+        if (start, stop) == (0, self.dim):
+            return self
+        done: dict[int, Row] = {}  # what several rows are made of is cut once, and stays one thing
+
+        def cut(row: Row) -> Row:
+            if id(row) not in done:
+                done[id(row)] = _part_of(row, start, stop, cut)
+            return done[id(row)]
+
+        layout = Layout((Entry("", (stop - start,), self.dtype),), self.layout.buffers)
+        rows = tuple(cut(row) for row in self.rows)
+        return replace(self, rows=rows, layout=layout, norms=None, agreement=None, states=())
 
     def measured(self, norms: Tensor) -> Updates:
         """The same updates, whose lengths are known."""

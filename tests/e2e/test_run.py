@@ -89,6 +89,7 @@ def test_every_option_arrives(tmp_path):
         "precision": "fp16",
         "train_images": 90,
         "test_images": 30,
+        "root_samples": 10,
         "seed": 5,
     }
     assert options.keys() == fedseca.Scenario.hyperparameters().keys()

@@ -78,6 +78,7 @@ def test_everything_in_it_changes_the_id():
         "test_images": 10,
         "byzantine_clients": "1,2",
         "precision": "bf16",
+        "root_samples": 10,
         **dict.fromkeys(("clients", "byzantine", "rounds", "local_epochs", "batch_size", "seed"), 4),
         **dict.fromkeys(("learning_rate", "weight_decay", "server_learning_rate", "participation", "dropout"), 0.5),
     }

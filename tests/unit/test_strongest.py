@@ -40,14 +40,15 @@ def test_the_book_holds_every_attack_that_crafts_rows_at_several_strengths():
 @pytest.mark.parametrize("rule", ["fedavg", "cwmed", "fedseca"])
 def test_no_other_craft_turns_the_aggregate_further_back(rule):
     known = knowledge(Server(rule, **({"momentum": 0.0} if rule == "fedseca" else {})))
-    rows, state = craft(known)
-    mean = HONEST.double().mean(dim=0)
-    reached = float(known.probe(rows).double() @ mean)
-    for label, attack in book():
-        other, _ = attack.craft(HONEST, known, {}, torch.Generator().manual_seed(7))
-        if "random" not in label and "noisy" not in label:  # whose draws are others here
-            assert reached <= float(known.probe(other).double() @ mean) * (1 + 1e-5) + 1e-6, label
-    assert Strongest().told(state)
+    rows, state = craft(known, refined=0)
+    mean, rng = HONEST.double().mean(dim=0), torch.Generator().manual_seed(0)
+    others = [(label, attack.craft(HONEST, known, {}, rng)[0]) for label, attack in book()]
+    reached = [float(known.probe(other).double() @ mean) for _, other in others]
+    least = min(range(len(others)), key=reached.__getitem__)
+    assert Strongest().told(state) == others[least][0] and torch.equal(rows, others[least][1])
+    assert float(known.probe(craft(known)[0]).double() @ mean) <= min(
+        reached
+    )  # refined, it is no better for the server
 
 
 def test_where_there_is_a_loss_it_decides():
@@ -67,17 +68,20 @@ def test_what_the_attacks_of_the_book_remember_is_kept_apart():
     _, first = craft(known)
     assert any(name.startswith("mimic: ") for name in first)
     alone = make_attack("mimic").craft(HONEST, known, {}, torch.Generator().manual_seed(0))[1]
-    assert {name.removeprefix("mimic: ") for name in first if name.startswith("mimic: ")} == set(alone)
+    of_mimic = {name.removeprefix("mimic: ").partition("/")[0] for name in first if name.startswith("mimic: ")}
+    assert of_mimic == {name.partition("/")[0] for name in alone}
     _, second = craft(known, first)
     assert int(second["mimic: seen"]) == 2 and sum(name.startswith("chosen/") for name in second) == 1
 
 
 def test_noisy_copies_differ_from_client_to_client():
-    def loss(rows):  # the attacker is paid for rows that are not alike
-        return float((rows[0] != rows[1]).sum()) * (rows[0].abs().sum() > 1e-9) + float(rows[0].abs().equal(rows[1].abs()))
+    def loss(rows):  # the attacker is paid for the same magnitudes with some other signs
+        flipped = float((rows[0] == -rows[1]).double().mean())
+        return flipped if torch.equal(rows[0].abs(), rows[1].abs()) and flipped < 0.6 else 0.0
 
     rows, state = craft(knowledge(Server("fedavg"), loss=loss), refined=50)
-    assert not torch.equal(rows[0], rows[1]) and Strongest().told(state)
+    assert torch.equal(rows[0].abs(), rows[1].abs()) and not torch.equal(rows[0], rows[1])
+    assert "of the signs flipped" in (Strongest().told(state) or "")
 
 
 def test_in_a_federation_it_says_what_it_sent_and_hurts_more_than_its_parts():
@@ -86,6 +90,6 @@ def test_in_a_federation_it_says_what_it_sent_and_hurts_more_than_its_parts():
     labels = {label for label, _ in book()}
     for record in history.rounds:
         assert any(record["craft"].startswith(label) for label in labels)
-    mild = fedseca.simulate(fedseca.Scenario(attack="ipm", **settings))
+    mild = fedseca.simulate(fedseca.Scenario(attack="none", **settings))
     assert "craft" not in mild.rounds[0]
     assert history.rounds[-1]["loss"] > mild.rounds[-1]["loss"]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedseca.attacks.base import ATTACKS, Attack, Knowledge, register
 from fedseca.declare import Hyperparameter, param
+from fedseca.errors import ParameterError
 from fedseca.updates import State
 
 _TIMES = (0.3, 1.0, 3.0, 10.0)
@@ -83,7 +84,9 @@ def book() -> Iterator[tuple[str, Attack]]:
         varied = {key: values for key, values in tried.items() if values}
         for values in itertools.product(*varied.values()):
             settings = dict(zip(varied, values, strict=True))
-            said = " ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items())
+            said = " ".join(
+                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items()
+            )
             yield f"{name} {said}".strip(), attack(**settings)
 
 
@@ -93,8 +96,15 @@ def _values(declared: Hyperparameter) -> list[Any]:
         return list(declared.choices)
     if declared.type is not float or declared.name not in _STRENGTHS or declared.default is None:
         return []
-    limit = min((bound for kind, bound in declared.bounds.items() if kind in ("le", "lt")), default=torch.inf)
-    return [times * declared.default for times in _TIMES if times * declared.default < limit]
+    return [times * declared.default for times in _TIMES if _is_allowed(declared, times * declared.default)]
+
+
+def _is_allowed(declared: Hyperparameter, value: float) -> bool:
+    try:
+        declared.check(value)
+    except ParameterError:
+        return False
+    return True
 
 
 def _of_craft(label: str, state: State) -> State:

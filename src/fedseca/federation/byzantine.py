@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ class Byzantines:
     """Of the Byzantine clients that are there."""
     loss_of: Callable[[Model], float] | None = None
     """The honest clients' loss of a model, if that can be asked."""
+    root: Models = field(default_factory=dict)
+    """What the server trained itself, if it did: they do not see it, but the rule that they ask does."""
 
     def craft(self, honest: Models, own: Models, state: State, rng: torch.Generator) -> tuple[dict[str, Model], State]:
         """The models they send, and what their attack remembers.
@@ -50,7 +52,7 @@ class Byzantines:
             return {i: rows_of.model(row, own.get(i, spare)) for i, row in zip(self.client_ids, rows, strict=True)}
 
         def rehearsed(rows: Tensor) -> Round | None:
-            models = {**honest, **sent(rows)}
+            models = {**honest, **sent(rows), **self.root}
             try:
                 return self.server.rehearse(list(models.values()), list(models), before=self.before)
             except (NotEnoughClients, NotFinite):  # a void round leaves the model where it is

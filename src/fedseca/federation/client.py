@@ -49,8 +49,11 @@ class Federation:
         self.train_set = self._some(dataset.train, scenario.train_images, "training images")
         self.test_set = self._some(dataset.test, scenario.test_images, "test images")
         rng = scenario.generator("partition")
-        self.parts = scenario.partition.split(self.train_set, scenario.clients, rng)
-        found = scenario.partition.note(self.train_set, scenario.clients), self._never_learnt()
+        self.root, dealt = self._held_out()
+        samples = self.train_set if dealt is None else self.train_set.select(dealt)
+        parts = scenario.partition.split(samples, scenario.clients, rng)
+        self.parts = parts if dealt is None else [dealt[part] for part in parts]
+        found = scenario.partition.note(samples, scenario.clients), self._never_learnt()
         self.notes = (*dataset.notes, *filter(None, found))
         # One network for all: its arrays are filled with the global model before it is trained or tested.
         seed = scenario.generator("model").initial_seed()
@@ -92,9 +95,23 @@ class Federation:
         order = torch.randperm(len(samples), generator=self.scenario.generator(what))
         return samples.select(order[:count].sort().values)
 
+    def _held_out(self) -> tuple[Tensor | None, Tensor | None]:
+        """The samples that the server trains on itself, drawn, and those that are dealt; None, None: it has none."""
+        count, available = self.scenario.root_samples, len(self.train_set)
+        if not count:
+            return None, None
+        if count > available - self.scenario.clients:
+            raise InputError(
+                f"{self.scenario.dataset.name}: root_samples={count:,} of {available:,} training samples leave too few "
+                f"for {self.scenario.clients:,} clients; each needs one"
+            )
+        order = torch.randperm(available, generator=self.scenario.generator("root samples"))
+        return order[:count].sort().values, order[count:].sort().values
+
     def _check_batches(self) -> None:
         """Normalisation refuses to train on a single number for each channel: better now than in round 7."""
-        smallest = min(min(len(batch) for batch in self._batches(torch.arange(len(part)))) for part in self.parts)
+        trained_on = [*self.parts, *([] if self.root is None else [self.root])]
+        smallest = min(min(len(batch) for batch in self._batches(torch.arange(len(part)))) for part in trained_on)
         arrays = self.arrays()
         inputs = self.train_set.inputs.read(torch.arange(smallest))  # what cannot be read is not the network's fault
         self.network.train()
@@ -149,11 +166,23 @@ class Federation:
 
         As in the paper: AdamW, whose state begins anew. A Byzantine client trains on the labels its attack makes.
         """
-        scenario = self.scenario
         part = self.parts[client]
         labels = self.train_set.labels[part]
-        if scenario.is_byzantine(client) and self.task.num_classes is not None:
-            labels = scenario.attack.poison(labels, self.task.num_classes)
+        if self.scenario.is_byzantine(client) and self.task.num_classes is not None:
+            labels = self.scenario.attack.poison(labels, self.task.num_classes)
+        return self._train(part, labels, model, round, client)
+
+    def train_root(self, model: Mapping[str, Tensor], round: int) -> dict[str, Tensor] | None:
+        """The model that the server has after training on its own samples as a client does; None if it has none."""
+        if self.root is None:
+            return None
+        # It draws as the client after the last one would.
+        return self._train(self.root, self.train_set.labels[self.root], model, round, self.scenario.clients)
+
+    def _train(
+        self, part: Tensor, labels: Tensor, model: Mapping[str, Tensor], round: int, client: int
+    ) -> dict[str, Tensor]:
+        scenario = self.scenario
         labels = labels.to(self.device)
         self.network.load_state_dict(model)
         self.network.train()

@@ -30,7 +30,8 @@ class History:
     rounds: list[Record] = field(default_factory=list)
     """One record for each round: `round` (from 1 on), the metrics, the score first (`f1`, `accuracy`, `loss`), how many
     were `admitted` and `rejected`, why it was `void` (the model stayed as it was), whether it was `idle` (the rule gave
-    every client the weight 0), and the `seconds` of its parts."""
+    every client the weight 0), what became of the server's own update (`root`), and the `seconds` of its
+    parts."""
     audit: list[Record] = field(default_factory=list)
     """One record for each round and client: its `verdict` (None if it was not asked), the `reason`, and what is said of
     it by name; of a void round one more, of no client."""

@@ -19,7 +19,7 @@ from fedseca.federation.byzantine import Byzantines, Model
 from fedseca.federation.client import Federation
 from fedseca.federation.folder import RunFolder, check_folder
 from fedseca.federation.history import History, Record
-from fedseca.federation.scenario import Scenario
+from fedseca.federation.scenario import ROOT, Scenario
 from fedseca.rounds import NoAnswer, Played, play_round
 from fedseca.server import Round, Server
 
@@ -153,17 +153,19 @@ def _play(
     training = [*honest, *(byzantine if "own" in scenario.attack.needs or not honest else ())]
     with _clock(seconds, "train"):
         trained = train(training, model, number)
+        root = federation.train_root(model, number)  # here, wherever the clients train
+    trusted: dict[str, Model] = {} if root is None else {ROOT: root}
     models = {scenario.client_ids[k]: trained[k] for k in honest}
     own = {scenario.client_ids[k]: trained[k] for k in training if scenario.is_byzantine(k)}
     with _clock(seconds, "attack"):
         if byzantine:
             ids = tuple(scenario.client_ids[k] for k in byzantine)
             asked = partial(federation.loss, clients=honest or byzantine)
-            attackers = Byzantines(scenario.attack, server, number, model, ids, asked)
+            attackers = Byzantines(scenario.attack, server, number, model, ids, asked, trusted)
             rng = scenario.generator("attack", number)
             crafted, attack_state = attackers.craft(models, own, attack_state, rng)
             models |= crafted
-    answers = {i: models.get(i, NoAnswer()) for i in _asked(scenario, number)}
+    answers = {i: models.get(i, NoAnswer()) for i in _asked(scenario, number)} | trusted
     with _clock(seconds, "aggregate"):
         played = play_round(server, answers, model, rule_may_fail=False)
     with _clock(seconds, "evaluate"):
@@ -172,10 +174,11 @@ def _play(
     record = {
         "round": number + 1,
         **metrics,
-        **{name: len(played.of_kind(*kinds)) for name, kinds in COUNTED.items()},
+        **{name: len([i for i in played.of_kind(*kinds) if i != ROOT]) for name, kinds in COUNTED.items()},
         "void": played.void,
         "idle": played.idle,
         **({} if said is None else {"craft": said}),
+        **({"root": played.verdicts[ROOT].kind} if trusted else {}),
         "seconds": {part: round(spent, 6) for part, spent in seconds.items()},
     }
     audit = _audit(scenario, number, played)
@@ -209,7 +212,7 @@ def _present(scenario: Scenario, number: int) -> list[int]:
 
 def _audit(scenario: Scenario, number: int, played: Played) -> list[Record]:
     """A record for each client, in the order of the clients; of one that was not asked it has no verdict."""
-    records = {record["client"]: record for record in played.records()}
+    records = {record["client"]: record for record in played.records() if record["client"] != ROOT}
     told: list[Record] = []
     for k, client_id in enumerate(scenario.client_ids):
         of_client = records.pop(client_id, {"client": client_id, "verdict": None})
@@ -221,9 +224,11 @@ def _pairs(out: Round | None, number: int) -> list[Record]:
     """What the rule says of each pair of clients, to four digits."""
     if out is None or len(out.client_ids) > _MOST_PAIRS:
         return []
+    clients = [k for k, client_id in enumerate(out.client_ids) if client_id != ROOT]
     matrices: dict[str, Any] = {
-        name: [[round(value, 4) for value in row] for row in values.tolist()]
+        name: [[round(value, 4) for value in row] for row in values[clients][:, clients].tolist()]
         for name, values in out.diagnostics.items()
         if values.ndim == 2
     }
-    return [{"round": number + 1, "clients": list(out.client_ids), **matrices}] if matrices else []
+    ids = [out.client_ids[k] for k in clients]
+    return [{"round": number + 1, "clients": ids, **matrices}] if matrices else []

@@ -33,6 +33,8 @@ class Difference(NamedTuple):
     help: str
 
 
+ROOT = "server"
+"""The id under which the server's own update is handed to its rule."""
 _TOLD = "num_byzantine"
 """What a scenario tells its rule, unless it is given."""
 
@@ -44,7 +46,9 @@ class Scenario(Declared):
     `aggregator`, `attack`, `dataset`, `partition` and `model` are given by name, as a mapping of name and
     hyperparameters, or made already: `Scenario(aggregator="nnm+krum")`,
     `Scenario(attack={"name": "ipm", "strength": 2.0})`; without a name, a mapping refines the default. Every part of
-    the rule that assumes a number of Byzantine clients (`num_byzantine`) is told the true one, unless it is given.
+    the rule that assumes a number of Byzantine clients (`num_byzantine`) is told the true one, unless it is given. With
+    `root_samples` the server trains too, and hands its update to the rule as that of a client "server". `fltrust` looks
+    for that id, any other rule takes it for one more client.
     """
 
     name: ClassVar[str] = "scenario"
@@ -80,6 +84,12 @@ class Scenario(Declared):
     )
     train_images: int | None = param(None, ge=1, help="how many training samples are used; none: all")
     test_images: int | None = param(None, ge=1, help="how many test samples are used; none: all")
+    root_samples: int = param(
+        0,
+        ge=0,
+        later=True,
+        help="training samples that no client gets: the server trains on them, and its rule is handed the result, too",
+    )
     seed: int = param(0, ge=0, help="of every draw that is made")
 
     def __post_init__(self) -> None:
