@@ -101,7 +101,7 @@ def test_every_generated_bad_value_is_bad_and_covers_every_bound():
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(UnknownName, match=r"unknown rule 'fedsecca'; did you mean 'fedseca'\? Known: cc_"):
+    with pytest.raises(UnknownName, match=r"unknown rule 'fedsecca'; did you mean 'fedseca'\? Known: bulyan, caf, cc_"):
         fedseca.make_aggregator("fedsecca")
     assert "fedsecca" not in fedseca.AGGREGATORS
     assert fedseca.AGGREGATORS.get("fedsecca") is None

@@ -1,6 +1,7 @@
 """The attacker who knows the rule: it sends the worst of its book, and says what it sent."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def test_noisy_copies_differ_from_client_to_client():
 
 
 def test_in_a_federation_it_says_what_it_sent_and_hurts_more_than_its_parts():
-    settings = {"rounds": 4, "train_images": 250, "test_images": 100, "aggregator": "cwmed"}
+    settings: dict[str, Any] = {"rounds": 4, "train_images": 250, "test_images": 100, "aggregator": "cwmed"}
     history = fedseca.simulate(fedseca.Scenario(attack="strongest", **settings))
     labels = {label for label, _ in book()}
     for record in history.rounds:

@@ -20,8 +20,8 @@ from fedseca.updates import State
 class Knowledge:
     """What an attack may look at beside the honest updates of the round.
 
-    `own`, `model`, `probe` and `loss` are there for an attack that declares them in `needs`, and for no other: what an attack
-    knows can be read off its declaration.
+    `own`, `model`, `probe` and `loss` are there for an attack that declares them in `needs`, and for no other: what an
+    attack knows can be read off its declaration.
     """
 
     round: int
