@@ -40,7 +40,7 @@ def test_the_book_holds_every_attack_that_crafts_rows_at_several_strengths():
 
 @pytest.mark.parametrize("rule", ["fedavg", "cwmed", "fedseca"])
 def test_no_other_craft_turns_the_aggregate_further_back(rule):
-    known = knowledge(Server(rule, **({"momentum": 0.0} if rule == "fedseca" else {})))
+    known = knowledge(Server(rule))
     rows, state = craft(known, refined=0)
     mean, rng = HONEST.double().mean(dim=0), torch.Generator().manual_seed(0)
     others = [(label, attack.craft(HONEST, known, {}, rng)[0]) for label, attack in book()]
