@@ -9,6 +9,7 @@ import torch
 import fedseca
 from fedseca.aggregators.fedavg import FedAvg
 from fedseca.testing import Check, aggregator_checks, check_aggregator, outlier_errors
+from tests.paper_rules import PAPER
 
 
 @pytest.mark.parametrize("check", [check for name in fedseca.AGGREGATORS for check in aggregator_checks(name)], ids=str)
@@ -17,10 +18,7 @@ def test_contract(check: Check[Any]):
 
 
 def test_the_names_of_the_paper_are_registered():
-    paper = (
-        "fedavg krum multi_krum rfa cwtm cwmed huber cclip cc_randbucket cc_seqbucket copod_dos fldetector ties fedseca"
-    )
-    assert set(paper.split()) <= set(fedseca.AGGREGATORS)
+    assert set(PAPER) <= set(fedseca.AGGREGATORS)
 
 
 DECLARED = """

@@ -181,7 +181,7 @@ TOML = {
     "twice.toml": 'aggregator = "krum"\nrule = "cwmed"\n',
 }
 BAD: dict[str, tuple[list[object], str]] = {
-    "unknown rule": (["--aggregator", "fedsecca"], "unknown rule 'fedsecca'; did you mean 'fedseca'? Known: cc_rand"),
+    "unknown rule": (["--aggregator", "fedsecca"], "unknown rule 'fedsecca'; did you mean 'fedseca'? Known: bulyan"),
     "unknown attack": (["--attack", "imp"], "unknown attack 'imp'; did you mean 'ipm'? Known: alie"),
     "unknown data": (["--dataset", "digit"], "unknown data set 'digit'; did you mean 'digits'? Known: arrays"),
     "unknown model": (["--model", "resnet"], "unknown model 'resnet'; did you mean 'resnet18'?"),

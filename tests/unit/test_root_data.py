@@ -112,10 +112,10 @@ class _Asks(type(make_attack("ipm"))):  # type: ignore[misc]
     """Keeps what it was shown."""
 
     needs = ("probe",)
-    told: ClassVar[dict[str, Any]] = {}
+    shown: ClassVar[dict[str, Any]] = {}
 
     def craft(self, honest, knowledge, state, rng):
-        self.told.update(honest=honest, ids=knowledge.honest_ids, answer=knowledge.probe(-honest[:2]))
+        self.shown.update(honest=honest, ids=knowledge.honest_ids, answer=knowledge.probe(-honest[:2]))
         return -honest[:2], state
 
 
@@ -124,12 +124,12 @@ def test_the_attack_does_not_see_the_root_but_asks_the_true_rule():
     rule = {"name": "fltrust", "without_root": "error"}
     scenario = Scenario(**SMALL | {"rounds": 1}, aggregator=rule, attack=_Asks())
     history = simulate(scenario)
-    assert _Asks.told["ids"] == ("0", "1", "2") and len(_Asks.told["honest"]) == 3
+    assert _Asks.shown["ids"] == ("0", "1", "2") and len(_Asks.shown["honest"]) == 3
     start = Federation(scenario).arrays()
     assert history.model is not None
     names = [name for name, _ in Federation(scenario).network.named_parameters()]
     moved = torch.cat([(start[name] - history.model[name]).reshape(-1) for name in names])
-    assert torch.allclose(_Asks.told["answer"], moved, atol=1e-6)
+    assert torch.allclose(_Asks.shown["answer"], moved, atol=1e-6)
 
 
 def test_a_rule_that_needs_a_root_says_so_where_there_is_none():

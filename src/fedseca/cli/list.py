@@ -91,9 +91,7 @@ def _show(console: Console, name: str, cls: type[Declared], widths: list[int]) -
 
 def _rows(cls: type[Declared]) -> list[tuple[str, str, str, str]]:
     declared = cls.hyperparameters().values()
-    return [
-        (p.name, "none" if p.default is None else json.dumps(p.default).strip('"'), p.allowed, p.help) for p in declared
-    ]
+    return [(p.name, _shown(p.default), p.allowed, p.help) for p in declared]
 
 
 def _summary(cls: type[Declared]) -> str:
@@ -110,3 +108,11 @@ def describe(cls: type[Declared]) -> dict[str, object]:
     ]
     place = {} if not issubclass(cls, Step) else {"place": "before" if issubclass(cls, StepBefore) else "after"}
     return {"summary": _summary(cls), **place, "hyperparameters": parameters, "diagnostics": told}
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "none"
+    if isinstance(default, float) and len(repr(default)) > 10:  # a third has 16 digits
+        return f"{default:.4g}"
+    return json.dumps(default).strip('"')

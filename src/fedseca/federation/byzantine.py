@@ -31,10 +31,10 @@ class Byzantines:
     """The global model that the round began with."""
     client_ids: tuple[str, ...]
     """Of the Byzantine clients that are there."""
-    loss_of: Callable[[Model], float] | None = None
-    """The honest clients' loss of a model, if that can be asked."""
     root: Models = field(default_factory=dict)
     """What the server trained itself, if it did: they do not see it, but the rule that they ask does."""
+    loss_of: Callable[[Model], float] | None = None
+    """The honest clients' loss of a model, if that can be asked."""
 
     def craft(self, honest: Models, own: Models, state: State, rng: torch.Generator) -> tuple[dict[str, Model], State]:
         """The models they send, and what their attack remembers.

@@ -161,7 +161,7 @@ def _play(
         if byzantine:
             ids = tuple(scenario.client_ids[k] for k in byzantine)
             asked = partial(federation.loss, clients=honest or byzantine)
-            attackers = Byzantines(scenario.attack, server, number, model, ids, asked, trusted)
+            attackers = Byzantines(scenario.attack, server, number, model, ids, trusted, asked)
             rng = scenario.generator("attack", number)
             crafted, attack_state = attackers.craft(models, own, attack_state, rng)
             models |= crafted
