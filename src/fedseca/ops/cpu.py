@@ -138,8 +138,7 @@ def _count(updates: Updates) -> int:
 
 def _width(updates: Updates) -> int:
     """Coordinates in a block whose rows stay in the cache; long enough to be read from memory in one go."""
-    least = max(32, min(_SHORT, 8 * _CACHED // len(updates) // 32 * 32))  # thousands of rows: the second-level cache
-    return max(least, min(512, _CACHED // len(updates) // 32 * 32))
+    return max(_SHORT, min(512, _CACHED // len(updates) // 32 * 32))
 
 
 def extent(updates: Updates, *, exactly: bool = True) -> tuple[Tensor, Tensor]:
@@ -323,7 +322,8 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
         return SignSurvey(_nobody() if updates.agreement is None else updates.agreement, quantiles)
     clients, (whole, one) = len(updates), BITS[updates.compute_dtype]
     # Whole numbers: their sum does not depend on how it is split.
-    places = _places(_tasks(updates), 8 * clients * clients, least=torch.get_num_threads())
+    tasks = _tasks(updates)
+    places = _places(tasks, 8 * clients * clients, least=torch.get_num_threads())
     low, high = np.zeros((2, clients), whole)
     share = 0.0
     if quantile is not None:
@@ -332,28 +332,24 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
     size = clients if signs else 0
     agreement = [np.zeros((size, size), np.int64) for _ in range(places)]
     at_low, found = np.zeros((2, places, clients), np.int64)
-    inside: list[list[list[NDArray[Any]]]] = [[[] for _ in range(clients)] for _ in range(places)]
+    # Room for more than will be found: memory is taken when it is written to.
+    room = [int(share * sum(stop - start for start, stop in tasks[place::places])) + 64 for place in range(places)]
+    inside = [np.empty((clients, each if quantile is not None else 0), whole) for each in room]
 
     def work(place: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
-        room = int((stop - start) * share) + 64 if quantile is not None else 0
-        candidates, here = np.empty((clients, room), whole), np.zeros(clients, np.int64)
         kernels.survey(
-            addresses, stop - start, one, low, high, signs, agreement[place], at_low[place], here, candidates
+            addresses, stop - start, one, low, high, signs, agreement[place], at_low[place], found[place], inside[place]
         )
-        found[place] += here
-        if quantile is not None:
-            for k, count in enumerate(here.tolist()):
-                inside[place][k].append(candidates[k, :count].copy())
 
-    _run(updates, work, places=places)
+    _run(updates, work, tasks, places)
     if quantile is not None:
-        brackets = [_Bracket(low[k], high[k], [piece for part in inside for piece in part[k]]) for k in range(clients)]
         first, number = at_low.sum(axis=0), found.sum(axis=0)
-
-        def exactly(k: int) -> float:
-            return _quantile(updates, k, quantile, brackets[k], first[k], number[k])
-
-        exact = _spread(exactly, range(clients), clients * updates.dim)
+        brackets = [
+            _Bracket(low[k], high[k], [part[k, :count] for part, count in zip(inside, found[:, k], strict=True)])
+            for k in range(clients)
+        ]
+        # One after the other: threads would spend more on handing over to each other, client by client, than they save.
+        exact = [_quantile(updates, k, quantile, brackets[k], first[k], number[k]) for k in range(clients)]
         quantiles = torch.tensor(exact, dtype=torch.float64)
     if updates.agreement is not None:
         return SignSurvey(updates.agreement, quantiles)
@@ -405,12 +401,10 @@ def _brackets(updates: Updates, quantile: float) -> tuple[NDArray[Any], NDArray[
     middle, slack = quantile * (size - 1), 4 * math.sqrt(quantile * (1 - quantile) * size) + 2
     lower, upper = math.floor(middle - slack), math.ceil(middle + slack)
 
-    def bracket(k: int) -> None:
+    for k in range(len(updates)):
         ordered = np.sort(np.abs(sampled[k]).view(whole))
         low[k] = ordered[lower] if lower >= 0 else -1
         high[k] = ordered[upper] if upper < size else np.iinfo(whole).max
-
-    _spread(bracket, range(len(updates)), len(updates) * updates.dim)
     return low, high, (upper - lower) / size
 
 

@@ -223,10 +223,9 @@ def survey(addresses, length, one, low, high, count_signs, agreement, at_low, fo
     present = np.zeros((clients, _CHUNK * LANES), np.uint32)
     inside = np.zeros(LANES, np.uint32)
     tail = np.zeros(GROUP, low.dtype)
-    words, zeros = 0, False
+    words, zeros = 0, np.zeros(clients, np.bool_)
     for start in range(0, length, GROUP):
         size = min(GROUP, length - start)
-        zeros |= size < GROUP
         for k in range(clients):
             row = _carray(integers_at(addresses[k], start, one), (GROUP,))
             if size < GROUP:
@@ -242,14 +241,15 @@ def survey(addresses, length, one, low, high, count_signs, agreement, at_low, fo
                 there = present[k, words : words + LANES]
                 _fill(there, np.uint32(0xFFFFFFFF))
                 if least == 0:
-                    zeros = True
+                    zeros[k] = True
                     _pack_present(row, there)
             found[k] = _collect(row, size, inside, candidates[k], found[k])
         words += LANES
         if words == signs.shape[1] or start + GROUP >= length:
-            if count_signs:
-                _count_agreement(signs, present, words, zeros, agreement)
-            words, zeros = 0, False
+            if count_signs:  # in words of 64 bits, of which processors count the bits three times as fast
+                _count_agreement(signs.view(np.uint64), present.view(np.uint64), words // 2, zeros, agreement)
+            words = 0
+            _fill(zeros, False)
 
 
 @_exact
@@ -320,8 +320,9 @@ def count_magnitudes(addresses, length, one, low, high, counts):
 
 @_exact
 def _count_agreement(signs, present, words, zeros, agreement):
-    """Agreements less disagreements of every pair, over so many words of each row: XOR and popcount."""
-    clients, all_of_them = signs.shape[0], np.int64(32 * words)
+    """Agreements less disagreements of every pair, over so many words of each row: XOR and popcount, and more of it
+    for the rows that have `zeros`."""
+    clients, all_of_them = signs.shape[0], np.int64(64 * words)
     for first in range(0, clients, _NEAR):
         for second in range(first, clients, _NEAR):
             last = min(second + _NEAR, clients)
@@ -329,11 +330,12 @@ def _count_agreement(signs, present, words, zeros, agreement):
                 counted = agreement[a]
                 b = max(a, second)
                 while b < last:
-                    if zeros:
+                    if zeros[a] | zeros[b]:
                         shared, different = _count_shared(signs[a], signs[b], present[a], present[b], words)
                         counted[b] += shared - 2 * different
                         b += 1
-                    elif b + 4 <= last:  # four at a time: the row is read once for all of them
+                    elif b + 4 <= last and not (zeros[b + 1] | zeros[b + 2] | zeros[b + 3]):
+                        # Four at a time: the row is read once for all of them.
                         others = signs[b], signs[b + 1], signs[b + 2], signs[b + 3]
                         different_from = _count_different(signs[a], others, words)
                         for i in range(4):
@@ -349,7 +351,7 @@ def _count_agreement(signs, present, words, zeros, agreement):
 def _count_different(mine, others, words):
     """In how many signs a row differs from each of four others."""
     first, second, third, fourth = others
-    p, q, r, s = np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0)
+    p, q, r, s = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
     for i in range(words):
         x = mine[i]
         p, q = plus(p, popcount(differ(x, first[i]))), plus(q, popcount(differ(x, second[i])))
@@ -360,7 +362,7 @@ def _count_different(mine, others, words):
 @_exact
 def _count_shared(one, other, of_one, of_other, words):
     """In how many coordinates neither is zero, and in how many of these they differ."""
-    shared, different = np.uint32(0), np.uint32(0)
+    shared, different = np.uint64(0), np.uint64(0)
     for i in range(words):
         both_there = both(of_one[i], of_other[i])
         shared = plus(shared, popcount(both_there))
