@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from fedseca.experiments.results import Outcome, ResultTable, Score
-from fedseca.federation import Scenario, simulate
+from fedseca.federation import Scenario, read_history, simulate
 from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE, verdict
 from fedseca.report import collect, make_page
 from tests.browser.chromium import NAMES, launch
@@ -178,6 +178,36 @@ def test_one_run(browser, pages):
     assert page.locator("#config").is_hidden()
     page.locator("summary").press("Enter")
     assert "aggregator.sparsity" in visit.texts("#config tbody td:first-child")
+    visit.close()
+
+
+def test_a_targeted_attack_and_one_that_chooses_each_round(browser, tmp_path):
+    small: dict[str, Any] = {"aggregator": "fedavg", "model": "mlp", "train_images": 60, "rounds": 2}
+    for attack in ("backdoor", "strongest"):
+        simulate(Scenario(attack=attack, **small), folder=tmp_path / "runs" / attack)
+    scores = [
+        Score("fedavg", "backdoor", (0.9,), success=0.75, note="<b>by hand</b>"),
+        Score("fedavg", "strongest", (0.2,)),
+    ]
+    table = ResultTable(title="Field", row_name="aggregator", column_name="attack", metric="f1", scores=scores)
+    write_experiment(tmp_path / "runs", Outcome(table, {}))
+    (tmp_path / "page.html").write_text(make_page(collect([tmp_path / "runs"])), encoding="utf-8")
+    visit = Visit(browser, tmp_path / "page.html", viewport={"width": 1200, "height": 400})
+    page = visit.page
+    tile = page.locator(".experiment td", has_text="ASR")
+    assert tile.locator("small").inner_text() == "ASR 0.75 · <b>by hand</b>"
+    assert "attack success rate 0.75" in str(tile.get_attribute("aria-label"))
+    assert "ASR: attack success rate" in visit.texts(".experiment .hint")[0]
+    assert "attack success rate" in visit.texts("#runs thead th")
+    page.get_by_role("button", name="Open fedavg under backdoor").press("Enter")
+    history = read_history(tmp_path / "runs" / "backdoor")
+    assert f"attack success rate {history.last('attack_success_rate'):.3f}" in visit.texts("#run .facts li")
+    assert page.locator("#crafts").count() == 0
+    assert "F1 and accuracy and attack success rate" in visit.texts("#run .card h3")
+    page.get_by_role("button", name="Open fedavg under strongest").press("Enter")
+    sent = [record["craft"] for record in read_history(tmp_path / "runs" / "strongest").rounds]
+    page.locator("#crafts summary").press("Enter")
+    assert set(visit.texts("#crafts li code")) == set(sent)
     visit.close()
 
 

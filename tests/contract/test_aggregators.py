@@ -17,11 +17,33 @@ def test_contract(check: Check[Any]):
     check()
 
 
+OTHERWISE: list[dict[str, Any]] = [
+    {"rule": "bulyan", "num_byzantine": 2},
+    {"rule": "caf", "num_byzantine": 4},
+    {"rule": "cge", "num_byzantine": 5},
+    {"rule": "flame", "noise": 0.1},
+    {"rule": "fltrust", "average_root": True},
+    {"rule": "foundationfl", "num_byzantine": 8},
+    {"rule": "mda", "num_byzantine": 5},
+    {"rule": "meamed", "num_byzantine": 5},
+    {"rule": "rffl", "norm": 0.5},
+]
+"""Rules that claim something else with other hyperparameters than their defaults."""
+
+
+@pytest.mark.parametrize("given", OTHERWISE, ids=lambda given: " ".join(map(str, given.values())))
+def test_contract_with_other_hyperparameters(given):
+    rule, hyperparameters = given["rule"], {name: value for name, value in given.items() if name != "rule"}
+    check_aggregator(fedseca.make_aggregator(rule, **hyperparameters))
+
+
 def test_the_names_of_the_paper_are_registered():
     assert set(PAPER) <= set(fedseca.AGGREGATORS)
 
 
 DECLARED = """
+    bulyan.num_byzantine = 1: integer ≥ 0
+    caf.num_byzantine = 1: integer ≥ 0
     cc_randbucket.radius = 100.0: float > 0
     cc_randbucket.iterations = 1: integer ≥ 1
     cc_randbucket.bucket_size = 2: integer ≥ 1
@@ -30,7 +52,16 @@ DECLARED = """
     cc_seqbucket.bucket_size = 2: integer ≥ 1
     cclip.radius = 100.0: float > 0
     cclip.iterations = 3: integer ≥ 1
+    cge.num_byzantine = 1: integer ≥ 0
+    clipped_clustering.linkage = average: complete | average | single
+    clipped_clustering.window = 1000: integer ≥ 1
+    clustering.linkage = single: complete | average | single
+    cwmed.even = lower: lower | mean
     cwtm.trim = 0.2: float ≥ 0, < 0.5
+    dnc.num_byzantine = 1: integer ≥ 0
+    dnc.repeats = 1: integer ≥ 1
+    dnc.coordinates = 10000: integer ≥ 1
+    dnc.filter_fraction = 1.0: float > 0
     fedseca.sparsity = 0.9: float ≥ 0, < 1
     fedseca.momentum = 0.5: float ≥ 0, < 1
     fedseca.variant = paper: paper | released
@@ -40,17 +71,40 @@ DECLARED = """
     fedseca.vrs = True: true | false
     fedseca.clip = True: true | false
     fedseca.clamp = True: true | false
+    flame.noise = 0.0: float ≥ 0
     fldetector.window = 10: integer ≥ 1
     fldetector.references = 10: integer ≥ 1
+    fltrust.root = server: str
+    fltrust.without_root = median: median | error
+    fltrust.average_root = False: true | false
+    foolsgold.confidence = 1.0: float > 0
+    foolsgold.features = all: all | last
+    foolsgold.forget_after = 50: integer ≥ 1
+    foundationfl.num_byzantine = 1: integer ≥ 0
+    foundationfl.synthetic = 0.5: float ≥ 0, ≤ 1
     huber.threshold = 0.2: float > 0
     huber.iterations = 100: integer ≥ 1
     huber.tolerance = 1e-06: float ≥ 0
     krum.num_byzantine = 1: integer ≥ 0
     krum.select = 1: integer ≥ 1
+    lasa.sparsity = 0.3: float ≥ 0, < 1
+    lasa.norm_bound = 1.0: float > 0
+    lasa.sign_bound = 1.0: float > 0
+    mda.num_byzantine = 1: integer ≥ 0, ≤ 16
+    meamed.num_byzantine = 1: integer ≥ 0
     multi_krum.num_byzantine = 1: integer ≥ 0
     multi_krum.select = None: integer ≥ 1 | none
     rfa.iterations = 3: integer ≥ 1
     rfa.smoothing = 1e-06: float > 0
+    rffl.memory = 0.95: float ≥ 0, < 1
+    rffl.threshold = 0.3333333333333333: float ≥ 0, < 1
+    rffl.norm = None: float > 0 | none
+    rffl.forget_after = 1000: integer ≥ 1
+    signguard.lower = 0.1: float ≥ 0, ≤ 1
+    signguard.upper = 3.0: float ≥ 1
+    signguard.fraction = 0.1: float > 0, ≤ 1
+    signguard.bandwidth = 0.5: float > 0, ≤ 1
+    signsgd_mv.step = 0.001: float > 0
     ties.sparsity = 0.9: float ≥ 0, < 1
 """
 """A default or a bound that changes is another result, or another error, for everybody who relies on it."""
@@ -77,19 +131,35 @@ def test_hyperparameters_are_given_by_name_and_stay(name):
 
 
 CLAIMS = {
+    "bulyan": ("returns_identical scales", 7, [0, 0, 0, 0, 0, 1, 1]),
+    "caf": ("returns_identical scales", 3, [0, 0, 1, 1, 1, 1, 1]),
     "cc_randbucket": ("low_weight_is_distrust", 1, [0, 0, 0, 0, 1, 2, 2]),
     "cc_seqbucket": ("", 1, [0, 0, 0, 1, 1, 4, 4]),
     "cclip": ("low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "cge": ("returns_identical scales", 2, [0, 0, 1, 1, 1, 1, 1]),
+    "clipped_clustering": ("returns_identical scales", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "clustering": ("returns_identical scales", 1, [0, 0, 0, 0, 0, 0, 0]),
     "copod_dos": ("returns_identical scales", 1, [0, 0, 0, 0, 0, 0, 0]),
     "cwmed": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
     "cwtm": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 0, 0, 1, 2, 2]),
+    "dnc": ("returns_identical scales", 2, [0, 0, 0, 0, 0, 0, 0]),
     "fedavg": ("returns_identical scales takes_weights", 1, [0, 0, 0, 0, 0, 0, 0]),
     "fedseca": ("scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "flame": ("returns_identical scales", 1, [0, 0, 1, 1, 2, 4, 5]),
     "fldetector": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "fltrust": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "foolsgold": ("scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "foundationfl": ("returns_identical scales low_weight_is_distrust", 2, [0, 0, 0, 0, 0, 0, 0]),
     "huber": ("returns_identical low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
     "krum": ("returns_identical scales", 4, [0, 0, 0, 0, 1, 1, 1]),
+    "lasa": ("scales", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "mda": ("returns_identical scales", 2, [0, 0, 1, 1, 1, 1, 1]),
+    "meamed": ("returns_identical scales low_weight_is_distrust", 2, [0, 0, 1, 1, 1, 1, 1]),
     "multi_krum": ("returns_identical scales", 4, [0, 0, 0, 0, 1, 1, 1]),
     "rfa": ("returns_identical scales takes_weights low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
+    "rffl": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "signguard": ("returns_identical scales", 4, [0, 0, 0, 1, 2, 4, 5]),
+    "signsgd_mv": ("low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
     "ties": ("scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
 }
 """Traits, fewest clients, and how many of 1, 2, 3, 4, 5, 10 and 11 clients may send anything."""
@@ -116,6 +186,19 @@ def test_a_rule_claims_what_its_equations_promise(name):
 )  # fmt: skip
 def test_fedseca_without_what_bounds_it_claims_no_bound(switches, tolerated):
     assert fedseca.make_aggregator("fedseca", **switches).tolerates(11) == tolerated
+
+
+def test_every_rule_is_held_to_its_claims():
+    assert set(CLAIMS) == {name for name, rule in fedseca.AGGREGATORS.items() if rule.__module__.startswith("fedseca.")}
+    assert set(NAMES) == {name for name in CLAIMS if fedseca.AGGREGATORS[name].hyperparameters()}
+
+
+@pytest.mark.parametrize("given", [{"rule": name} for name in CLAIMS] + OTHERWISE, ids=lambda given: str(given))
+def test_what_is_tolerated_is_a_minority_of_clients_that_are_enough(given):
+    rule = fedseca.make_aggregator(given["rule"], **{name: value for name, value in given.items() if name != "rule"})
+    for clients in range(1, 40):
+        assert 2 * rule.tolerates(clients) < clients
+        assert clients >= rule.min_clients() or rule.tolerates(clients) == 0
 
 
 def test_krum_needs_three_more_clients_than_are_byzantine_and_holds_with_two_more_than_twice_as_many():

@@ -31,8 +31,18 @@ def test_the_names_of_the_paper_are_registered():
 DECLARED = """
     alie.strength = 1.0: float | none
     alie.jitter = 0.05: float ≥ 0
+    backdoor.target = 0: integer ≥ 0
+    backdoor.share = 0.5: float > 0, ≤ 1
+    backdoor.size = 2: integer ≥ 1
+    backdoor.split = False: true | false
+    backdoor.factor = 1.0: float > 0
+    concordant_flip.share = None: float > 0, < 0.5 | none
     fang.strength = 0.1: float
     fang.jitter = 0.05: float ≥ 0
+    fang_krum.threshold = 1e-05: float > 0
+    fang_krum.spread = 0.01: float ≥ 0
+    fang_trim.factor = 2.0: float > 1
+    fang_trim.of = models: models | updates
     ipm.strength = 1.3: float
     ipm.jitter = 0.05: float ≥ 0
     mimic.warmup = 5: integer ≥ 1
@@ -41,11 +51,35 @@ DECLARED = """
     minmax.threshold = 1e-05: float > 0
     minmax_agnostic.direction = std: unit | sign | std
     minsum.direction = std: unit | sign | std
+    model_replacement.labels = flip: flip | next | true
+    model_replacement.factor = None: float > 0 | none
+    noisy_mimic.warmup = 5: integer ≥ 1
+    noisy_mimic.share = 0.1: float ≥ 0, ≤ 1
     nonfinite.value = mixed: nan | inf | -inf | mixed
     nonfinite.count = 3: integer ≥ 1
+    opt_alie.least = 0.1: float > 0
+    opt_alie.most = 10.0: float > 0
+    opt_alie.questions = 16: integer ≥ 1
+    opt_ipm.least = 0.1: float > 0
+    opt_ipm.most = 10.0: float > 0
+    opt_ipm.questions = 16: integer ≥ 1
+    poisonedfl.strength = 8.0: float > 0
+    poisonedfl.every = 50: integer ≥ 1
+    poisonedfl.decay = 0.7: float > 0, ≤ 1
+    poisonedfl.least = 0.5: float ≥ 0
+    poisonedfl.significance = 0.01: float > 0, < 1
     random.factor = 10.0: float > 0
+    rop.strength = 1.0: float > 0
+    rop.location = 1.0: float ≥ 0, ≤ 1
+    rop.reference = 0.9: float ≥ 0, ≤ 1
+    rop.angle = 90.0: float ≥ 0, ≤ 360
     scaling.factor = 10.0: float
+    shrink.factor = 0.001: float ≥ 0, < 1
     signflip.factor = 1.0: float > 0
+    sparse.share = 0.005: float > 0, ≤ 1
+    sparse.scale = 5.0: float
+    sparse.strength = 1.0: float | none
+    strongest.refined = 3: integer ≥ 0
 """
 """A default or a bound that changes is another result, or another error, for everybody who relies on it."""
 NAMES = list(dict.fromkeys(line.split(".")[0].strip() for line in DECLARED.strip().splitlines()))
@@ -70,13 +104,31 @@ def test_hyperparameters_are_given_by_name_and_stay(name):
             setattr(made, hyperparameter, value)
 
 
+LOOKS = {
+    "backdoor": ("own",),
+    "fang_trim": ("model",),
+    "labelflip": ("own",),
+    "minmax": ("probe",),
+    "model_replacement": ("own",),
+    "none": ("own",),
+    "opt_alie": ("probe",),
+    "opt_ipm": ("probe",),
+    "poisonedfl": ("model",),
+    "rop": ("model",),
+    "signflip": ("own",),
+    "sparse": ("model",),
+    "strongest": ("own", "model", "probe", "loss"),
+}
+"""What an attack looks at beside the honest updates."""
+
+
 def test_an_attack_claims_what_it_does():
     """A claim that is dropped is a check of the contract that is no longer made."""
-    own = {name: ATTACKS[name] for name in (*NAMES, "labelflip", "none")}
+    own = {name: attack for name, attack in ATTACKS.items() if attack.__module__.startswith("fedseca.")}
+    assert set(NAMES) == {name for name, attack in own.items() if attack.hyperparameters()}
     assert [name for name, attack in own.items() if not attack.harms] == ["none"]
     assert [name for name, attack in own.items() if not attack.finite] == ["nonfinite"]
-    looks = {name: attack.needs for name, attack in own.items() if attack.needs}
-    assert looks == {"minmax": ("probe",), "signflip": ("own",), "labelflip": ("own",), "none": ("own",)}
+    assert {name: attack.needs for name, attack in own.items() if attack.needs} == LOOKS
 
 
 def test_an_attack_that_is_made_has_its_hyperparameters():

@@ -25,6 +25,8 @@ class Part:
 SAMPLE = 0.3
 """Of the large parts: trying all their mutants takes hours on two cores."""
 
+_OF_EVERY_RULE = ("contract/test_aggregators.py", "unit/test_declare.py")
+
 PARTS = (
     Part("screening.py", ("unit/test_screening.py", "unit/test_hostile.py", "unit/test_server.py")),
     Part("suspicion.py", ("unit/test_suspicion.py", "unit/test_server.py")),
@@ -45,15 +47,55 @@ PARTS = (
     Part("book.py", ("unit/test_flower.py", "unit/test_rounds.py", "unit/test_anchor.py")),
     Part("audit/*.py", ("unit/test_audit.py", "unit/test_flower.py", "unit/test_anchor.py"), SAMPLE),
     Part("flower/*.py", ("unit/test_flower.py",)),
-    Part("attacks/*.py", ("oracle/test_attacks.py", "contract/test_attacks.py")),
+    *(
+        Part(f"attacks/{name}.py", ("unit/test_backdoor.py", "contract/test_attacks.py", "oracle/test_controls.py"))
+        for name in ("backdoor", "trigger")
+    ),
+    Part("attacks/strongest.py", ("unit/test_strongest.py", "contract/test_attacks.py", "oracle/test_controls.py")),
+    Part(
+        "attacks/*.py",
+        (
+            "oracle/test_attacks.py",
+            "oracle/test_field_attacks.py",
+            "contract/test_attacks.py",
+        ),
+    ),
     Part(
         "aggregators/_chain.py",
         ("oracle/test_steps.py", "contract/test_steps.py", "unit/test_declare.py", "unit/test_server.py"),
         SAMPLE,
     ),
+    *(
+        Part(f"aggregators/{name}.py", ("oracle/test_selection.py", *_OF_EVERY_RULE), SAMPLE)
+        for name in ("bulyan", "cge", "foundationfl", "mda", "meamed", "signsgd_mv")
+    ),
+    *(
+        Part(f"aggregators/{name}.py", ("oracle/test_clusters.py", *_OF_EVERY_RULE), SAMPLE)
+        for name in (
+            "caf",
+            "clipped_clustering",
+            "clustering",
+            "dnc",
+            "flame",
+            "signguard",
+            "_angles",
+            "_drawn",
+            "_ordered",
+        )
+    ),
+    *(
+        Part(f"aggregators/{name}.py", ("oracle/test_memory_rules.py", *_OF_EVERY_RULE), SAMPLE)
+        for name in ("foolsgold", "lasa", "rffl", "_memory")
+    ),
+    Part("aggregators/fltrust.py", ("oracle/test_memory_rules.py", "unit/test_root_data.py", *_OF_EVERY_RULE), SAMPLE),
     Part(
         "aggregators/*.py",
         ("oracle/test_rules.py", "oracle/test_fedseca.py", "contract/test_aggregators.py", "unit/test_declare.py"),
+        SAMPLE,
+    ),
+    Part(
+        "ops/reference.py",
+        ("unit/test_ops.py", "unit/test_near_median.py", "oracle/test_clusters.py", "oracle/test_selection.py"),
         SAMPLE,
     ),
     Part("steps/*.py", ("oracle/test_steps.py", "contract/test_steps.py"), SAMPLE),

@@ -44,6 +44,7 @@ ORDER = [
     "audit",
     "book",
     "bench",
+    "stress",
     "data",
     "models",
     "federation",

@@ -76,7 +76,7 @@ def test_a_run_that_has_other_metrics(tmp_path):
     ]
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
     (run,) = collect([folder]).runs
-    assert (run["metric"], run["scores"], run["accuracy"], run["score"]) == ("R²", values, None, None)
+    assert (run["metric"], run["scores"], run["beside"], run["score"]) == ("R²", values, {}, None)
     assert read_history(folder).metrics == ("r2",)
     told[1] = {**told[1], "f1": 0.5}  # of another kind than the others: not whole from there on
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))

@@ -1,16 +1,24 @@
-"""The clients in the order of their ids, for rules in which an order may decide."""
+"""Rules in which the order of the clients may decide, by a tie or by rounding."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from fedseca.updates import Updates
+from fedseca.aggregators.base import Aggregation, Aggregator
+from fedseca.updates import State, Updates
 
 
-def in_order(updates: Updates) -> tuple[Updates, Tensor]:
-    """The updates in the order of the clients' ids, and the place of each client there.
+@dataclass(frozen=True, kw_only=True)
+class OrderedAggregator(Aggregator):
+    """A rule that sees the clients in the order of their ids: who answered first changes not one bit of the result."""
 
-    What is found for them does not depend on who answered first, to the last bit; `found[places]` is in the order of
-    the clients again.
-    """
-    order = updates.by_id()
-    return updates.select(order), torch.tensor(order).argsort()
+    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+        order = updates.by_id()
+        answer = self.aggregate_in_order(updates.select(order), state, rng)
+        places = torch.tensor(order).argsort()
+        return replace(answer, diagnostics={name: each[places] for name, each in answer.diagnostics.items()})
+
+    @abstractmethod
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+        """As `aggregate`, of clients in the order of their ids; one number for each of them is said."""

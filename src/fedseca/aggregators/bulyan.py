@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
+from fedseca.aggregators._ordered import OrderedAggregator
+from fedseca.aggregators.base import WEIGHT, Aggregation
 from fedseca.declare import diagnostic, param
 from fedseca.parts import register
 from fedseca.updates import State, Updates
@@ -15,7 +16,7 @@ from fedseca.updates import State, Updates
 
 @register("bulyan")
 @dataclass(frozen=True, kw_only=True)
-class Bulyan(Aggregator):
+class Bulyan(OrderedAggregator):
     """The mean around the median of each coordinate, of the clients that Krum picks one after the other.
 
     θ = K − 2B times Krum picks one of those left: of K' left, the one of least Σ ‖g_i − g_k‖² over its K'−B−2 nearest
@@ -35,7 +36,7 @@ class Bulyan(Aggregator):
     def tolerates(self, num_clients: int) -> int:
         return self.num_byzantine if num_clients >= self.min_clients() else 0
 
-    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         picked = self.picks(updates)
         chosen = ops.mean_near_median(updates.select(picked), len(picked) - 2 * self.num_byzantine)
         weight, pick = torch.zeros(2, len(updates), dtype=torch.float64)
@@ -44,9 +45,9 @@ class Bulyan(Aggregator):
         return Aggregation(chosen.update, {"weight": weight, "pick": pick})
 
     def picks(self, updates: Updates) -> list[int]:
-        """The θ clients in the order in which they are picked."""
+        """The θ clients in the order in which they are picked; of those that tie the first."""
         distances = ops.squared_distances(updates).fill_diagonal_(torch.inf).numpy()
-        left = updates.by_id()
+        left = list(range(len(updates)))
         picked: list[int] = []
         while len(picked) < len(updates) - 2 * self.num_byzantine:
             near = max(1, len(left) - self.num_byzantine - 2)

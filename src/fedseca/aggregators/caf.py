@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedseca import ops
-from fedseca.aggregators._ordered import in_order
-from fedseca.aggregators.base import Aggregation, Aggregator
+from fedseca.aggregators._ordered import OrderedAggregator
+from fedseca.aggregators.base import Aggregation
 from fedseca.declare import param
 from fedseca.parts import register
 from fedseca.updates import State, Updates
@@ -17,7 +17,7 @@ from fedseca.updates import State, Updates
 
 @register("caf")
 @dataclass(frozen=True, kw_only=True)
-class CovarianceFilter(Aggregator):
+class CovarianceFilter(OrderedAggregator):
     """The weighted mean whose covariance is least, while weight is taken from those who stand out along its top axis.
 
     From c = 1, while Σ_i c_i > K − 2B: c_i ← c_i·(1 − τ_i/max τ) with τ_i = ⟨g_i − μ_c, v⟩², v the top eigenvector of
@@ -39,10 +39,9 @@ class CovarianceFilter(Aggregator):
         # the honest do: before 2B are lost, it has none left or the covariance is bounded, and with it the mean.
         return self.num_byzantine if num_clients >= self.min_clients() else 0
 
-    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
-        ordered, places = in_order(updates)
-        weight = self.weights(ops.squared_distances(ordered))
-        return Aggregation(ops.weighted_sum(ordered, weight), {"weight": weight[places]})
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+        weight = self.weights(ops.squared_distances(updates))
+        return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight})
 
     def weights(self, distances: Tensor) -> Tensor:
         """c/Σc of the least top eigenvalue, from the squared distances of all pairs."""

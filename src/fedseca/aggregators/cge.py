@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import Aggregation, Aggregator
+from fedseca.aggregators._ordered import OrderedAggregator
+from fedseca.aggregators.base import Aggregation
 from fedseca.declare import param
 from fedseca.parts import register
 from fedseca.updates import State, Updates
@@ -14,7 +15,7 @@ from fedseca.updates import State, Updates
 
 @register("cge")
 @dataclass(frozen=True, kw_only=True)
-class ComparativeGradientElimination(Aggregator):
+class ComparativeGradientElimination(OrderedAggregator):
     """The mean of all clients but those with the longest updates.
 
     g̃ = 1/(K−B)·Σ_k g_k over the K−B clients of least ‖g_k‖; ties by the order of the clients' ids (Gupta et al. 2021,
@@ -33,9 +34,7 @@ class ComparativeGradientElimination(Aggregator):
         # There are K−B honest ones, so nobody who is kept is longer than the longest of them.
         return self.num_byzantine if 2 * self.num_byzantine < num_clients else 0
 
-    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
-        order = torch.tensor(updates.by_id())
-        shortest = ops.ranks(ops.norms(updates))[order].argsort(stable=True)[: len(updates) - self.num_byzantine]
-        kept = order[shortest]
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+        kept = ops.ranks(ops.norms(updates)).argsort(stable=True)[: len(updates) - self.num_byzantine]
         weight = torch.zeros(len(updates), dtype=torch.float64).index_fill_(0, kept, 1 / len(kept))
         return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight})

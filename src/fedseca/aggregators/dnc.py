@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedseca import ops
 from fedseca.aggregators._drawn import draw_coordinates
-from fedseca.aggregators._ordered import in_order
-from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
+from fedseca.aggregators._ordered import OrderedAggregator
+from fedseca.aggregators.base import WEIGHT, Aggregation
 from fedseca.declare import diagnostic, param
 from fedseca.parts import register
 from fedseca.updates import State, Updates
@@ -18,7 +18,7 @@ from fedseca.updates import State, Updates
 
 @register("dnc")
 @dataclass(frozen=True, kw_only=True)
-class DivideAndConquer(Aggregator):
+class DivideAndConquer(OrderedAggregator):
     """The mean of the clients that stand out least in the direction in which the clients differ most.
 
     R times: b coordinates are drawn; on them s_k = ⟨g_k − μ, v⟩², μ the mean and v the top right singular vector of the
@@ -47,17 +47,16 @@ class DivideAndConquer(Aggregator):
     def min_clients(self) -> int:
         return self.dropped + 1
 
-    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
-        ordered, places = in_order(updates)
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         kept, score = torch.zeros(2, len(updates), dtype=torch.float64)
         for _ in range(self.repeats):
             drawn = draw_coordinates(updates.dim, min(self.coordinates, updates.dim), rng)
-            found = outlier_scores(ops.columns(ordered, drawn))
+            found = outlier_scores(ops.columns(updates, drawn))
             kept[ops.ranks(found).argsort(stable=True)[: len(updates) - self.dropped]] += 1
             score += found / self.repeats
         best = (kept == kept.max()).double()
         weight = best / best.sum()
-        return Aggregation(ops.weighted_sum(ordered, weight), {"weight": weight[places], "score": score[places]})
+        return Aggregation(ops.weighted_sum(updates, weight), {"weight": weight, "score": score})
 
 
 def outlier_scores(rows: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedseca import ops
 from fedseca.aggregators._angles import cosine_distances
-from fedseca.aggregators._ordered import in_order
-from fedseca.aggregators.base import CLIP_FACTOR, WEIGHT, Aggregation, Aggregator
+from fedseca.aggregators._ordered import OrderedAggregator
+from fedseca.aggregators.base import CLIP_FACTOR, WEIGHT, Aggregation
 from fedseca.declare import param
 from fedseca.errors import MissingDependency
 from fedseca.parts import register
@@ -18,7 +18,7 @@ from fedseca.updates import State, Updates
 
 @register("flame")
 @dataclass(frozen=True, kw_only=True)
-class Flame(Aggregator):
+class Flame(OrderedAggregator):
     """The mean of the densest majority of directions, each clipped to the median norm, and noise if it is asked for.
 
     HDBSCAN of 1 − cos(g_i, g_j) with clusters of at least ⌊K/2⌋ + 1 clients leaves one; g_k·min[1, S/‖g_k‖] is averaged
@@ -33,21 +33,24 @@ class Flame(Aggregator):
 
     noise: float = param(0.0, ge=0, help="λ: deviation of the noise in each coordinate, in median norms")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "returns_identical", self.noise == 0)
+
     def tolerates(self, num_clients: int) -> int:
         return (num_clients - 1) // 2
 
-    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
-        ordered, places = in_order(updates)
-        norms = ops.norms(ordered)
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+        norms = ops.norms(updates)
         usual = float(norms.median())
         factor = ops.clip_factors(usual, norms)
-        kept = majority(cosine_distances(ordered)).double()
+        kept = majority(cosine_distances(updates)).double()
         weight = kept / kept.sum() * factor
-        update = ops.weighted_sum(ordered, weight)
+        update = ops.weighted_sum(updates, weight)
         if self.noise > 0:
             drawn = torch.randn(updates.dim, generator=rng, device="cpu", dtype=torch.float64)
             update += (self.noise * usual * drawn).to(update)
-        return Aggregation(update, {"weight": weight[places], "clip_factor": factor[places]})
+        return Aggregation(update, {"weight": weight, "clip_factor": factor})
 
 
 def majority(distances: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedseca import ops
+from fedseca.aggregators._angles import cosine_distances
 from fedseca.aggregators._memory import begun, recalled, remembered
 from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
 from fedseca.declare import diagnostic, param
@@ -52,7 +53,7 @@ class FoolsGold(Aggregator):
         seen = updates if self.features == "all" else updates.part(*_last_weights(updates))
         histories = {c: _longer(seen, k, recalled(state, HISTORY, c)) for k, c in enumerate(seen.client_ids)}
         rows = [seen.vector_row(history) for history in histories.values()]
-        distances = _cosine_distances(seen.with_rows(rows, seen.client_ids))
+        distances = cosine_distances(seen.with_rows(rows, seen.client_ids)).fill_diagonal_(1)  # nobody is like itself
         weight = self.trust(distances) / len(updates)
         said = {"weight": weight, "similarity": 1 - distances.amin(dim=1)}
         new_state = remembered(state, HISTORY, histories, self.forget_after)
@@ -87,13 +88,3 @@ def _last_weights(updates: Updates) -> tuple[int, int]:
         if len(entry.shape) > 1 and entry.size:
             found = start, start + entry.size
     return found
-
-
-def _cosine_distances(updates: Updates) -> Tensor:
-    """1 − cos = ½·‖a/‖a‖ − b/‖b‖‖², which keeps its digits for vectors that are alike; 1 beside itself or a zero."""
-    norms = ops.norms(updates)
-    zero = norms == 0
-    distances = ops.squared_distances(updates, scale=1 / torch.where(zero, 1.0, norms)) / 2
-    distances[zero, :] = 1
-    distances[:, zero] = 1
-    return distances.fill_diagonal_(1)

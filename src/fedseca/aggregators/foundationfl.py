@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from fedseca import ops
-from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
+from fedseca.aggregators._ordered import OrderedAggregator
+from fedseca.aggregators.base import WEIGHT, Aggregation
 from fedseca.declare import diagnostic, param
 from fedseca.parts import register
 from fedseca.updates import State, Updates
@@ -15,7 +16,7 @@ from fedseca.updates import State, Updates
 
 @register("foundationfl")
 @dataclass(frozen=True, kw_only=True)
-class FoundationFL(Aggregator):
+class FoundationFL(OrderedAggregator):
     """The trimmed mean of the clients together with copies of the one that is farthest from the extremes.
 
     s_k = min[‖g_k − max_l g_l‖, ‖g_k − min_l g_l‖] with the largest and the least value of each coordinate; M = ⌊σ·K⌋
@@ -39,12 +40,12 @@ class FoundationFL(Aggregator):
 
     def tolerates(self, num_clients: int) -> int:
         # The copies may be of a malicious client: they have to be dropped with the others.
-        return max(0, self.num_byzantine - self.copies(num_clients))
+        copies = self.copies(num_clients)
+        return max(0, self.num_byzantine - copies) if num_clients + copies > 2 * self.num_byzantine else 0
 
-    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         score = torch.minimum(*ops.extreme_distances(updates))
-        order, ranks = updates.by_id(), ops.ranks(score)
-        copied = order[int(ranks[order].argmax())]
+        copied = int(ops.ranks(score).argmax())  # the first of those that tie
         copies = self.copies(len(updates))
         rows = (*updates.rows, *[updates.rows[copied]] * copies)
         ids = (*updates.client_ids, *(f"copy {m}" for m in range(copies)))

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedseca import ops
-from fedseca.aggregators.base import WEIGHT, Aggregation, Aggregator
+from fedseca.aggregators._ordered import OrderedAggregator
+from fedseca.aggregators.base import WEIGHT, Aggregation
 from fedseca.declare import diagnostic, param
 from fedseca.parts import register
 from fedseca.updates import State, Updates
@@ -20,7 +21,7 @@ _MOST = 16
 
 @register("mda")
 @dataclass(frozen=True, kw_only=True)
-class MinimumDiameterAveraging(Aggregator):
+class MinimumDiameterAveraging(OrderedAggregator):
     """The mean of the K−B clients whose farthest two are closest to each other.
 
     g̃ = 1/(K−B)·Σ_{k∈S} g_k with S the subset of K−B clients of least max_{i,k∈S} ‖g_i − g_k‖; of several such subsets
@@ -41,10 +42,9 @@ class MinimumDiameterAveraging(Aggregator):
         # The honest clients are such a subset, and every such subset has an honest client in it.
         return self.num_byzantine if 2 * self.num_byzantine < num_clients else 0
 
-    def aggregate(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
-        distances, order = ops.squared_distances(updates).sqrt(), updates.by_id()
-        among = ops.ranks(distances[order][:, order].flatten()).numpy().reshape(len(order), -1)
-        kept = [order[k] for k in smallest_subset(among, self.num_byzantine)]
+    def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
+        distances = ops.squared_distances(updates).sqrt()
+        kept = smallest_subset(ops.ranks(distances.flatten()).numpy().reshape(distances.shape), self.num_byzantine)
         weight = torch.zeros(len(updates), dtype=torch.float64)
         weight[kept] = 1 / len(kept)
         said = {"weight": weight, "farthest": distances[:, kept].amax(dim=1)}

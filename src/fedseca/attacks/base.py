@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedseca.attacks.trigger import Trigger
 from fedseca.declare import Declared, unknown
 from fedseca.errors import FedsecaError
 from fedseca.parts import Registry
@@ -104,6 +105,17 @@ class Attack(Declared, ABC):
     def poison(self, labels: Tensor, num_classes: int) -> Tensor:
         """The labels that a Byzantine client trains on, for attacks on data."""
         return labels
+
+    @property
+    def trigger(self) -> Trigger | None:
+        """What a targeted attack plants in the model; None: it is after the model as a whole. With one, how often it
+        fires is measured after each round: the attack success rate."""
+        return None
+
+    @classmethod
+    def attacks_data(cls) -> bool:
+        """Whether the Byzantine clients train on other samples than they have."""
+        return cls.poison is not Attack.poison or cls.trigger is not Attack.trigger
 
     def craft(self, honest: Tensor, knowledge: Knowledge, state: State, rng: torch.Generator) -> tuple[Tensor, State]:
         """The B rows that are sent, given the honest rows (H, D), H ≥ 1; and what to hand in next round.

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,14 @@ _OF = ": "
 """Between a craft and what its attack remembers."""
 
 
+class _Tried(NamedTuple):
+    """A craft with what it did to the server."""
+
+    label: str
+    harm: float
+    rows: Tensor
+
+
 @register("strongest")
 @dataclass(frozen=True, kw_only=True)
 class Strongest(Attack):
@@ -32,7 +40,7 @@ class Strongest(Attack):
     direction. The worst craft is the one after which the honest clients' loss is highest (a white box: it knows the
     rule, its memory and their data), or, where there is no loss to ask, the one whose aggregate has the least inner
     product with the honest mean. The `refined` worst are also tried as noisy copies, no two of which are alike, and in
-    pairs, half of the Byzantine clients each. Attacks on labels are not in the book: they train before the round is
+    pairs, half of the Byzantine clients each. Attacks on data are not in the book: they train before the round is
     seen. What was sent is said of each round (`craft`). Cost: a rehearsal of the rule for each craft.
     """
 
@@ -43,27 +51,29 @@ class Strongest(Attack):
     def craft(self, honest: Tensor, knowledge: Knowledge, state: State, rng: torch.Generator) -> tuple[Tensor, State]:
         if knowledge.num_byzantine == 0:
             return honest[:0].clone(), state
-        tried: dict[str, tuple[float, Tensor]] = {}
+        worst: list[_Tried] = []  # the worst first; of equals, the one that was tried first
         memory: dict[str, Tensor] = {}
 
         def attempt(label: str, rows: Tensor) -> None:
             if rows.isfinite().all():
-                tried[label] = (self.harm(rows, honest, knowledge), rows)
+                worst.append(_Tried(label, self.harm(rows, honest, knowledge), rows))
+                worst.sort(key=lambda each: -each.harm)
+                del worst[max(self.refined, 1) :]  # the rows of the whole book would be many matrices
 
         for label, attack in book():
             rows, after = attack.craft(honest, knowledge, _of_craft(label, state), rng)
             memory |= {f"{label}{_OF}{name}": value for name, value in after.items()}
             attempt(label, rows)
-        worst = sorted(tried, key=lambda label: -tried[label][0])[: self.refined]
-        for label, share in itertools.product(worst, _NOISE):
-            attempt(f"{label}, {share:.0%} of the signs flipped", _noisy(tried[label][1], share, rng))
-        for one, other in itertools.combinations(worst, 2) if knowledge.num_byzantine > 1 else ():
+        refined = worst[: self.refined]
+        for each, share in itertools.product(refined, _NOISE):
+            attempt(f"{each.label}, {share:.0%} of the signs flipped", _noisy(each.rows, share, rng))
+        for one, other in itertools.combinations(refined, 2) if knowledge.num_byzantine > 1 else ():
             half = knowledge.num_byzantine // 2
-            attempt(f"{one} and {other}", torch.cat([tried[one][1][:half], tried[other][1][half:]]))
-        if not tried:  # whatever is sent of rows that are not finite, nothing can be aggregated
+            attempt(f"{one.label} and {other.label}", torch.cat([one.rows[:half], other.rows[half:]]))
+        if not worst:  # whatever is sent of rows that are not finite, nothing can be aggregated
             return knowledge.own.clone(), memory
-        chosen = max(tried, key=lambda label: tried[label][0])  # of equals the first
-        return tried[chosen][1].clone(), {**memory, f"{_CHOSEN}{chosen}": torch.tensor(tried[chosen][0])}
+        chosen = worst[0]
+        return chosen.rows.clone(), {**memory, f"{_CHOSEN}{chosen.label}": torch.tensor(chosen.harm)}
 
     def harm(self, rows: Tensor, honest: Tensor, knowledge: Knowledge) -> float:
         """What the attacker wants to be large: the honest clients' loss, or how far the aggregate points backwards."""
@@ -78,7 +88,7 @@ class Strongest(Attack):
 def book() -> Iterator[tuple[str, Attack]]:
     """Every craft with its label: `ipm strength=3.9`."""
     for name, attack in ATTACKS.items():
-        if attack is Strongest or attack.poison is not Attack.poison or not (attack.finite and attack.harms):
+        if attack is Strongest or attack.attacks_data() or not (attack.finite and attack.harms):
             continue
         tried = {each.name: _values(each) for each in attack.hyperparameters().values()}
         varied = {key: values for key, values in tried.items() if values}

@@ -43,6 +43,7 @@ COMMANDS = {
         "list:list_all",
         "List rules, steps, attacks, data sets, partitions and models with their hyperparameters, bounds and defaults.",
     ),
+    "stress": ("stress:stress", "Send a red team at rules: hundreds of crafts in real rounds; how far goes the worst?"),
     "bench": ("bench:bench", "Measure how long the rules take and how much memory, beside the paper's table."),
     "warm": ("warm:warm", "Compile what the rules need, so that the first round does not wait for it."),
     "data": ("data:data_app", "Data sets: which are here, how to get them, how they are dealt to clients."),

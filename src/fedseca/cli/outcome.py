@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedseca.federation import Federation, History
 from fedseca.federation.history import LAST, in_words
 
 _MOST_CLIENTS_SHOWN = 30
+_MOST_CRAFTS_SHOWN = 5
 
 
 def introduce(console: Console, federation: Federation, history: History, folder: Path) -> None:
@@ -77,6 +79,11 @@ def show(console: Console, history: History, folder: Path) -> None:
             f"in {idle} {of_rounds} {history.scenario.aggregator.name} took nothing from any client: all have weight 0"
         )
         console.print(Text(text, style="yellow"), soft_wrap=True)
+    if counts := Counter(record["craft"] for record in history.rounds if "craft" in record):
+        told = "; ".join(f"{printable(craft)} ({count})" for craft, count in counts.most_common(_MOST_CRAFTS_SHOWN))
+        more = f"; and {len(counts) - _MOST_CRAFTS_SHOWN} more" if len(counts) > _MOST_CRAFTS_SHOWN else ""
+        text = f"{history.scenario.attack.name} sent, in so many rounds: {told}{more}"
+        console.print(Text(text, style="dim"), soft_wrap=True)
     last = min(LAST, len(history.rounds))
     mean = f" (mean of the last {last} rounds)" if last > 1 else ""
     metric, *others = history.metrics

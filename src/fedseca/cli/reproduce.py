@@ -209,13 +209,16 @@ def _table(table: ResultTable) -> Table:
         scores = [places[row, column] for column in table.columns]
         label = Text(named, style="bold")
         label.append("\n  ±" if any(score.std is not None for score in scores) else "", style="dim")
+        label.append("\n  ASR" if any(score.success is not None for score in scores) else "", style="dim")
         label.append("\n  paper" if any(score.paper is not None for score in scores) else "", style="dim")
-        shown.add_row(label, *(_cell(score, table, spread="±" in label.plain) for score in scores))
+        lines = label.plain.split()
+        shown.add_row(label, *(_cell(score, table, spread="±" in lines, success="ASR" in lines) for score in scores))
     return shown
 
 
-def _cell(score: Score, table: ResultTable, spread: bool) -> Text:
-    """Ours, its deviation if the row has any, and the paper's; each of the two in the colour of its own table."""
+def _cell(score: Score, table: ResultTable, spread: bool, success: bool) -> Text:
+    """Ours, its deviation and the attack's success if the row has any, and the paper's; ours and the paper's each in
+    the colour of its own table."""
     number = "{:.2f}" if table.coloured else "{:.3g}"
 
     def shown(value: float | None, best: float) -> tuple[str, str]:
@@ -226,6 +229,8 @@ def _cell(score: Score, table: ResultTable, spread: bool) -> Text:
     text = Text.assemble(shown(score.mean, table.best))
     if spread:
         text.append("\n" + ("" if score.std is None else number.format(score.std)), style="dim")
+    if success:
+        text.append("\n" + ("" if score.success is None else f"{score.success:.2f}"), style="dim")
     if score.paper is not None:
         text.append("\n").append(*shown(score.paper, table.paper_best))
     return text

@@ -1,4 +1,4 @@
-"""The paper's results by name."""
+"""The paper's results by name, and the field's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedseca.experiments.experiment import ATTACKS, Experiment, Published, TableOfRuns
+from fedseca.experiments.field import COLUMNS, ROWS, WORST, FieldOfRules
 from fedseca.experiments.results import between, counted
 from fedseca.experiments.similarity import SimilarityOfUpdates
 from fedseca.experiments.timing import Timing
@@ -157,6 +158,20 @@ _SIMILARITY = SimilarityOfUpdates(
     base={"rounds": 5},
 )
 
+_FIELD = FieldOfRules(
+    name="field",
+    title=lambda rows, columns: (
+        f"The field: {counted(len(rows), 'rule')} under {counted(len({*columns} - {WORST, 'none'}), 'attack')}"
+    ),
+    row_name="aggregator",
+    column_name="attack",
+    rows=ROWS,
+    columns=COLUMNS,
+    any_rule=True,
+    courses=False,
+    base={"rounds": 20},
+)
+
 _TIMING = Timing(
     name="timing",
     title=lambda rows, columns: f"Seconds that {counted(len(rows), 'rule')} took to aggregate",
@@ -175,5 +190,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         _TIMING,
         _CONCORDANCE,
         _SIMILARITY,
+        _FIELD,
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedseca.aggregators import AGGREGATORS
@@ -24,6 +25,7 @@ from fedseca.experiments.results import (
 )
 from fedseca.experiments.store import Store
 from fedseca.federation import History, Scenario
+from fedseca.federation.evaluation import SUCCESS
 from fedseca.federation.history import in_words
 from fedseca.federation.presets import Changes, preset_named
 from fedseca.federation.scenario import GRAMMAR
@@ -155,6 +157,8 @@ class TableOfRuns(Experiment):
     paper_setting: str = "CIFAR-10, ResNet18"
     other_papers: Mapping[str, Published] = field(default_factory=dict)
     """Those of its other data sets, by name."""
+    courses: bool = True
+    """Whether the course of every run is kept, too: of a thousand runs nobody can tell the lines apart."""
     in_the_paper: TableOfRuns | None = None
     """What it is with the paper's own preset, if it was made smaller for the others."""
 
@@ -216,6 +220,7 @@ class TableOfRuns(Experiment):
                 tuple(history.last(self.metric, self.last) for history in histories),
                 paper.get((row, column)),
                 tuple(history.scenario.id for history in histories),
+                _success(histories, self.last),
             )
             for (row, column), histories in done.items()
         ]
@@ -230,10 +235,13 @@ class TableOfRuns(Experiment):
             for (row, column), histories in done.items()
             for history in histories
             for record in history.rounds
+            if self.courses
         ]
         about = About.of(runs, request.seeds)
         table = self.table(about, scores)
-        numbers = {f"{self.name}.csv": as_csv(list(table.lines())), f"{self.name}-rounds.csv": as_csv(courses)}
+        numbers = {f"{self.name}.csv": as_csv(list(table.lines()))}
+        if self.courses:
+            numbers[f"{self.name}-rounds.csv"] = as_csv(courses)
         return self.finished(table, about, numbers)
 
     def table(self, about: About, scores: Sequence[Score]) -> ResultTable:
@@ -270,6 +278,12 @@ class TableOfRuns(Experiment):
             of_rounds = replace(table, setting=[*about.federation, measured, f"seed {seed}", *self.compare])
             made[f"{self.name}-rounds.png"] = trajectories(of_rounds, courses)
         return made
+
+
+def _success(histories: Sequence[History], last: int) -> float | None:
+    """How often a targeted attack succeeded, in the mean of some runs."""
+    rates = [history.last(SUCCESS, last) for history in histories if SUCCESS in history.metrics]
+    return fmean(rates) if rates else None
 
 
 def _scenario(preset: Changes, changes: Changes) -> Scenario:

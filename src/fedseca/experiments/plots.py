@@ -12,15 +12,22 @@ from fedseca.errors import MissingDependency
 from fedseca.experiments.results import ResultTable, Score
 from fedseca.federation.history import in_words
 from fedseca.paper import COLLAPSED, NOTICEABLE, SEVERE, verdict
+from fedseca.stress import NO_ATTACK, Stress
 
 _COLOURS = {"collapsed": "#d94d4d", "severe": "#ffa600", "noticeable": "#fff2b3", "fine": "#ffffff"}
 """The paper's."""
 _NO_NUMBER = "#eeeeee"
 _HONEST, _BYZANTINE = "#2e8b57", "#c0392b"
+_CRAFT: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 2.4, "alpha": 0.45, "color": _BYZANTINE}
+_UNHARMED: dict[str, Any] = {"linestyle": "", "marker": "*", "markersize": 9, "color": _HONEST}
+_LEAST_RATIO = 1e-3
+"""A norm that is drawn: what is less lies on the edge."""
 _LINES = ("#0072b2", "#e69f00", "#009e73", "#cc3311", "#7b3fa0", "#56b4e9", "#8c5a2b", "#44546a",
           "#ee3377", "#8a8d00", "#000080")  # fmt: skip
 _MARKERS = "osD^vPX*<>hd"
 """A colour and a marker for each line, so that nobody needs the colours."""
+_MOST_UPRIGHT = 14
+"""Columns of a table whose names are written straight: more of them are slanted, so that squares stay narrow."""
 _MARGIN = 0.12
 """Of a sheet, in inches."""
 
@@ -144,24 +151,27 @@ def heat_map(table: ResultTable) -> Any:
         title = f"in the paper ({table.paper_setting})"
         panels.append((title, lambda score: score.paper, table.paper_best))
     rows, columns, places = table.rows, table.columns, table.by_place()
-    spread = any(score.std is not None for score in table.scores)
-    wide = max(0.6, _length(columns, 8) + 0.1, 2.4 / len(columns) if columns else 0)
+    below = {place: _beneath(score) for place, score in places.items()}
+    slanted = len(columns) > _MOST_UPRIGHT
+    longest = _length(columns, 8)
+    wide = 0.62 if slanted else max(0.6, longest + 0.1, 2.4 / len(columns) if columns else 0)
     width = len(panels) * (wide * len(columns) + 0.15) + _length(table.row_labels, 8) + 0.3
-    height = (0.4 if spread else 0.3) * len(rows) + 0.3 + (0.2 if len(panels) > 1 else 0)
-    sheet = _Sheet(max(width, 5.5), height, table.title, table.setting)
+    lines = max((len(each.splitlines()) for each in below.values()), default=0)
+    height = (0.3 + 0.1 * lines) * len(rows) + 0.3 + (0.2 if len(panels) > 1 else 0)
+    sheet = _Sheet(max(width, 5.5), height + (0.8 * longest if slanted else 0), table.title, table.setting)
     every = sheet.figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, value, best) in zip(every, panels, strict=True):
         for y, row in enumerate(rows):
             for x, column in enumerate(columns):
-                number, std = value(places[row, column]), places[row, column].std if title == "here" else None
+                number, more = value(places[row, column]), below[row, column] if title == "here" else ""
                 axes.add_patch(_square(x, y, _NO_NUMBER if number is None else _COLOURS[verdict(number, best)]))
-                axes.text(x, y - (0.14 if std is not None else 0), "–" if number is None else f"{number:.2f}",
+                axes.text(x, y - 0.14 * len(more.splitlines()), "–" if number is None else f"{number:.2f}",
                           ha="center", va="center", fontsize=8.5)  # fmt: skip
-                if std is not None:
-                    axes.text(x, y + 0.25, f"± {std:.2f}", ha="center", va="center", fontsize=6.5)
+                axes.text(x, y + 0.27 - 0.02 * len(more.splitlines()), more, ha="center", va="center", fontsize=6.5)
         axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
         axes.xaxis.tick_top()
-        axes.set_xticks(range(len(columns)), columns, fontsize=8)
+        slant = {"rotation": 50, "ha": "left", "rotation_mode": "anchor"} if slanted else {}
+        axes.set_xticks(range(len(columns)), columns, fontsize=8, **slant)
         axes.set_yticks(range(len(rows)), table.row_labels, fontsize=8)
         axes.tick_params(length=0)
         if len(panels) > 1:
@@ -169,6 +179,12 @@ def heat_map(table: ResultTable) -> Any:
     if table.coloured:
         sheet.legend(_verdicts(), "colours: share of the best number in the table")
     return sheet.figure
+
+
+def _beneath(score: Score) -> str:
+    """What stands below a number, smaller: its deviation, and how often a targeted attack succeeded."""
+    spread = [] if score.std is None else [f"± {score.std:.2f}"]
+    return "\n".join([*spread, *([] if score.success is None else [f"ASR {score.success:.2f}"])])
 
 
 def _verdicts() -> list[Any]:
@@ -216,6 +232,24 @@ def trajectories(table: ResultTable, courses: Mapping[tuple[str, str], Sequence[
                 apart = (index * step // len(columns), step)
                 panel.plot(range(1, len(values) + 1), values, **_line_style(index), markevery=apart)
     sheet.legend([Line2D([], [], label=column, **_line_style(index)) for index, column in enumerate(columns)])
+    return sheet.figure
+
+
+def crafts_map(title: str, setting: Sequence[str], results: Sequence[Stress]) -> Any:
+    """Where each craft leads a rule: how long the aggregate gets, and how far it turns; a panel for each rule."""
+    across = _across(len(results))
+    sheet = _Sheet(max(2.9 * across, 6.5), 2.1 * -(-len(results) // across) + 0.3, title, setting)
+    panels = sheet.panels(len(results), across, "norm, in lengths of x̄", "cosine with x̄")
+    for panel, result in zip(panels, results, strict=True):
+        panel.set_title(result.rule, fontsize=8.5)
+        panel.set_xscale("log")
+        panel.set_ylim(-1.08, 1.08)
+        for effects, style in ((result.effects, _CRAFT), (result.unharmed, _UNHARMED)):
+            panel.plot([max(each.ratio, _LEAST_RATIO) for each in effects], [each.cosine for each in effects], **style)
+    from matplotlib.lines import Line2D
+
+    labels = {"a craft": _CRAFT, NO_ATTACK: _UNHARMED}
+    sheet.legend([Line2D([], [], label=label, **style) for label, style in labels.items()])
     return sheet.figure
 
 

@@ -49,6 +49,8 @@ class ExperimentRecord:
                 "values": [value if math.isfinite(value) else None for value in score.values],
                 "paper": score.paper,
                 "runs": score.runs,
+                **({} if score.success is None else {"success": score.success}),
+                **({"note": score.note} if score.note else {}),
             }
             for score in self.table.scores
         ]
@@ -112,12 +114,15 @@ class _Reader:
     def score(self, values: Mapping[str, Any]) -> Score:
         measured = self.list(values, "values", (*_NUMBER, type(None)))
         paper = self.get(values, "paper", (*_NUMBER, type(None)))
+        success = self.get(values, "success", (*_NUMBER, type(None)))
         return Score(
             self.get(values, "row", str),
             self.get(values, "column", str),
             tuple(float(value) if _is_real(value) else math.nan for value in measured),
             float(paper) if _is_real(paper) else None,
             tuple(self.list(values, "runs", str)),
+            float(success) if _is_real(success) else None,
+            self.get({"note": "", **values}, "note", str),
         )
 
 

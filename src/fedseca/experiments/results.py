@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedseca.federation import Scenario
+from fedseca.federation.evaluation import SUCCESS
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Score:
     paper: float | None = None
     runs: tuple[str, ...] = ()
     """The ids of the runs that gave the values."""
+    success: float | None = None
+    """How often a targeted attack succeeded, the mean of the seeds."""
+    note: str = ""
+    """What the number came from, in words."""
 
     @property
     def mean(self) -> float | None:
@@ -104,7 +109,8 @@ class ResultTable:
         return any(score.paper is not None for score in self.scores)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """One for each place, the paper's number beside ours."""
+        """One for each place, the paper's number beside ours; and a targeted attack's success, if there was one."""
+        targeted = any(score.success is not None for score in self.scores)
         for score in self.scores:
             yield {
                 self.row_name: score.row,
@@ -113,6 +119,7 @@ class ResultTable:
                 "std": short(score.std),
                 "count": score.count,
                 "paper": short(score.paper),
+                **({SUCCESS: short(score.success)} if targeted else {}),
             }
 
 
@@ -124,6 +131,7 @@ def kept_scores(lines: Iterable[Mapping[str, str]], row: str, column: str, metri
             line[column],
             (),
             _number(line["paper"]),
+            success=_number(line.get(SUCCESS, "")),
             kept=(_number(line[metric]), _number(line["std"]), int(line["count"])),
         )
         for line in lines

@@ -45,7 +45,7 @@ class Byzantines:
         seen = honest or own
         # The rows are what the rule sees. What stands beside them (running statistics, counters) is a client's own, or
         # a copy of an honest client's: the server takes its median.
-        rows_of = _Rows(Layout.of(self.before, self.server.buffers), self.before)
+        rows_of = Rows(Layout.of(self.before, self.server.buffers), self.before)
         spare = next(iter(seen.values()))
 
         def sent(rows: Tensor) -> dict[str, Model]:
@@ -86,7 +86,7 @@ class Byzantines:
         return sent(rows), after if honest else state
 
 
-class _Rows:
+class Rows:
     """Models as rows of pseudo-gradients, and back."""
 
     def __init__(self, layout: Layout, before: Model) -> None:

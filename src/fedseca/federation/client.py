@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedseca.attacks import Attack
+from fedseca.attacks import Trigger
 from fedseca.data import Samples, who_has_what
 from fedseca.errors import FedsecaError, InputError, StateError, in_one_line
-from fedseca.federation.evaluation import evaluate
+from fedseca.federation.evaluation import SUCCESS, attack_success_rate, evaluate
 from fedseca.federation.features import features
 from fedseca.federation.precision import check_precision, mixed
 from fedseca.federation.scenario import Scenario
@@ -41,7 +41,7 @@ class Federation:
         dataset = scenario.dataset.loaded(None if data_dir is None else Path(data_dir))
         self.fingerprint = fingerprint(dataset.fingerprint(), scenario.model.fingerprint())
         self.task, self.augment = dataset.task, dataset.augment
-        if self.task.num_classes is None and scenario.byzantine and type(scenario.attack).poison is not Attack.poison:
+        if self.task.num_classes is None and scenario.byzantine and scenario.attack.attacks_data():
             raise InputError(
                 f"{scenario.attack.name} changes classes, and the labels of {dataset.name} are no classes; "
                 "take another attack"
@@ -73,6 +73,7 @@ class Federation:
             )
         self._prepare(frozen)
         self._check_batches()
+        self.brightest = None if scenario.attack.trigger is None else self._brightest(scenario.attack.trigger, frozen)
 
     def _prepare(self, frozen: nn.Module | None) -> None:
         """The samples as the network takes them: normalised as its weights want it, and through what is frozen."""
@@ -130,6 +131,22 @@ class Federation:
             raise InputError(f"{self.scenario.model.name} cannot train on {name}: {reason}") from None
         self.network.load_state_dict(arrays)
 
+    def _brightest(self, trigger: Trigger, frozen: nn.Module | None) -> Tensor:
+        """The value of a trigger: the largest that some samples have, for each place of their first dimension."""
+        inputs, what = self.train_set.inputs.read(torch.arange(min(len(self.train_set), _LOOKED_AT))), ""
+        if self.task.num_classes is None:
+            what = f"the labels of {self.scenario.dataset.name} are no classes: take another attack"
+        elif frozen is not None:
+            what = "the model's frozen layers have seen them already: take model.trained=all"
+        elif not inputs.is_floating_point():
+            what = f"those of {self.scenario.dataset.name} are whole numbers: take another attack"
+        elif trigger.target >= self.task.num_classes:
+            known = f"{self.task.num_classes} from 0 to {self.task.num_classes - 1}"
+            what = f"its target, class {trigger.target}, is none of the {known}"
+        if what:
+            raise InputError(f"{self.scenario.attack.name} marks samples, and {what}")
+        return inputs.transpose(0, 1).reshape(inputs.shape[1], -1).amax(dim=1)
+
     def _never_learnt(self) -> str | None:
         """Of classes that nobody can learn, a sentence."""
         if self.task.num_classes is None:
@@ -164,13 +181,22 @@ class Federation:
     def train(self, client: int, model: Mapping[str, Tensor], round: int) -> dict[str, Tensor]:
         """The model that a client has after training on its samples, from the global model of the round.
 
-        As in the paper: AdamW, whose state begins anew. A Byzantine client trains on the labels its attack makes.
+        As in the paper: AdamW, whose state begins anew. A Byzantine client trains on what its attack makes of them.
         """
         part = self.parts[client]
-        labels = self.train_set.labels[part]
+        labels, marked = self.train_set.labels[part], None
         if self.scenario.is_byzantine(client) and self.task.num_classes is not None:
             labels = self.scenario.attack.poison(labels, self.task.num_classes)
-        return self._train(part, labels, model, round, client)
+            marked = self._marking(client)
+        return self._train(part, labels, model, round, client, marked)
+
+    def _marking(self, client: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+        """How a Byzantine client marks a batch, if its attack does."""
+        trigger, brightest = self.scenario.attack.trigger, self.brightest
+        if trigger is None or brightest is None:
+            return None
+        members = [k for k in range(self.scenario.clients) if self.scenario.is_byzantine(k)]
+        return lambda inputs, labels: trigger.mark(inputs, labels, brightest, members.index(client), len(members))
 
     def train_root(self, model: Mapping[str, Tensor], round: int) -> dict[str, Tensor] | None:
         """The model that the server has after training on its own samples as a client does; None if it has none."""
@@ -180,7 +206,13 @@ class Federation:
         return self._train(self.root, self.train_set.labels[self.root], model, round, self.scenario.clients)
 
     def _train(
-        self, part: Tensor, labels: Tensor, model: Mapping[str, Tensor], round: int, client: int
+        self,
+        part: Tensor,
+        labels: Tensor,
+        model: Mapping[str, Tensor],
+        round: int,
+        client: int,
+        marked: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> dict[str, Tensor]:
         scenario = self.scenario
         labels = labels.to(self.device)
@@ -205,9 +237,12 @@ class Federation:
                 for batch, inputs in zip(batches, inputs_of, strict=True):
                     if self.augment is not None:
                         inputs = self.augment(inputs, augmenting)
+                    taught = labels[batch]
+                    if marked is not None:
+                        inputs, taught = marked(inputs, taught)
                     optimizer.zero_grad()
                     with mixed(scenario.precision, self.device):
-                        loss = self.task.loss(self.network(inputs.to(self.device)), labels[batch])
+                        loss = self.task.loss(self.network(inputs.to(self.device)), taught)
                     scaler.scale(loss).backward()
                     scaler.step(optimizer)
                     scaler.update()
@@ -239,9 +274,16 @@ class Federation:
         return math.nan if found is None else found
 
     def evaluate(self, model: Mapping[str, Tensor]) -> dict[str, float | None]:
-        """The metrics of a global model on the pooled test set."""
+        """The metrics of a global model on the pooled test set, and how often a targeted attack succeeds."""
         self.network.load_state_dict(model)
-        return evaluate(self.network, self.test_set, self.task, self.device, self.workers, self.scenario.precision)
+        where = self.device, self.workers, self.scenario.precision
+        found = evaluate(self.network, self.test_set, self.task, *where)
+        trigger = self.scenario.attack.trigger
+        if trigger is None or self.brightest is None:
+            return found
+        rate = attack_success_rate(self.network, self.test_set, trigger, self.brightest, *where)
+        loss = found.pop("loss")  # the metrics stand before it
+        return {**found, SUCCESS: rate, "loss": loss}
 
 
 def fingerprint(data: str, weights: str | None) -> str:

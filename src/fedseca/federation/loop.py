@@ -78,7 +78,7 @@ def simulate(
     history = History(scenario)
     attack_state: State = {}
     with ExitStack() as stack:
-        stack.enter_context(_torch_threads(threads or (1 if federation.small_steps else None)))
+        stack.enter_context(torch_threads(threads or (1 if federation.small_steps else None)))
         book = None
         if folder is not None:
             book = RunFolder(Path(folder), scenario, federation.fingerprint, resume=resume, overwrite=overwrite)
@@ -124,7 +124,8 @@ def _one_by_one(federation: Federation) -> Train:
 
 
 @contextmanager
-def _torch_threads(count: int | None) -> Iterator[None]:
+def torch_threads(count: int | None) -> Iterator[None]:
+    """So many for the time of a block; as many as there are if not given."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -47,9 +47,10 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
         "score": number(history.score),
         "rounds": len(rounds),
         "scores": [number(score) for score in history.scores],
-        "accuracy": [number(record["accuracy"]) for record in rounds] if "accuracy" in history.metrics else None,
+        "beside": {text(in_words(name)): [number(record[name]) for record in rounds] for name in history.metrics[1:]},
         "loss": [number(record["loss"]) for record in rounds],
         "void": [[record["round"], text(record["void"])] for record in rounds if record["void"] is not None],
+        "crafts": crafts(history),
         "idle": [record["round"] for record in rounds if record["idle"] is True],
         "byzantine": [int(scenario.is_byzantine(k)) for k in range(scenario.clients)],
         "status": ["".join(_status(record) for record in column) for column in table],
@@ -61,6 +62,15 @@ def compact(history: History, result: Mapping[str, Any] | None) -> dict[str, Any
         "pairs": None if pairs is None else _pairs(history, pairs),
         "thinned": [],
     }
+
+
+def crafts(history: History) -> list[list[Any]]:
+    """(what an attack sent that chooses each round anew, in which rounds); the most frequent first."""
+    rounds: dict[str, list[int]] = {}
+    for record in history.rounds:
+        if isinstance(record.get("craft"), str):
+            rounds.setdefault(text(record["craft"]), []).append(record["round"])
+    return [[craft, found] for craft, found in sorted(rounds.items(), key=lambda each: -len(each[1]))]
 
 
 def _difference(each: Difference) -> list[Any]:

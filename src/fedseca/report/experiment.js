@@ -33,7 +33,7 @@ function experimentSection(experiment, index, data) {
     if (!cell) return element("td", {}, element("span", {}, "–"));
     const opened = runsOf(cell, experiment, data.runs);
     const label = spoken(cell, opened.length);
-    const inner = [part(cell.mean, ours, "ours", spread(cell)), ...(cell.paper === null ? [] : [part(cell.paper, theirs, "paper", "")])];
+    const inner = [part(cell.mean, ours, "ours", more(cell)), ...(cell.paper === null ? [] : [part(cell.paper, theirs, "paper", "")])];
     if (!opened.length) return element("td", { title: label, "aria-label": label }, element("div", { class: "tile" }, ...inner));
     return element("td", {}, element("button", { type: "button", class: "tile", title: label, "aria-label": label,
       click: () => showRun(opened[0], opened) }, ...inner));
@@ -52,6 +52,9 @@ function experimentSection(experiment, index, data) {
     return [deviation(cell), fewer].filter(Boolean).join(" · ");
   }
 
+  // Of a targeted attack: how often it succeeds.
+  const more = (cell) => [spread(cell), cell.success === null ? "" : `ASR ${cell.success.toFixed(2)}`, cell.note].filter(Boolean).join(" · ");
+
   const deviation = (cell) => (cell.std === null ? "" : `± ${show(cell.std, 2)}`);
 
   function spoken(cell, count) {
@@ -59,7 +62,8 @@ function experimentSection(experiment, index, data) {
     const here = cell.mean === null ? "not measured"
       : `${words(experiment.metric)} ${show(cell.mean)} ${deviation(cell)} of ${plural(cell.count, "value")}${verdictOf(ours, cell.mean)}`;
     const paper = cell.paper === null ? "" : `; in the paper ${show(cell.paper)}${verdictOf(theirs, cell.paper)}`;
-    return `${cell.row}, ${cell.column}: ${here}${paper}.${count ? ` Open ${plural(count, "run")}.` : ""}`;
+    const success = cell.success === null ? "" : `, attack success rate ${cell.success.toFixed(2)}`;
+    return `${cell.row}, ${cell.column}: ${here}${success}${paper}${cell.note && `; ${cell.note}`}.${count ? ` Open ${plural(count, "run")}.` : ""}`;
   }
 
   const { rows, columns } = experiment;
@@ -92,6 +96,7 @@ function explained(experiment, most, hasPaper) {
   const { cells } = experiment;
   const parts = [`${experiment.setting ? `${experiment.setting}. ` : ""}${words(experiment.metric)} by ${words(experiment.row_name)} and ${words(experiment.column_name)}`];
   if (most > 1) parts.push(`mean ± standard deviation of ${most} values`);
+  if (cells.some((cell) => cell.success !== null)) parts.push("ASR: attack success rate, how often a targeted attack gets its class");
   if (hasPaper) parts.push(`below it, smaller, the paper's (${experiment.paper_setting})`);
   const fewer = cells.some((cell) => cell.count < most) ? ` Some cells have fewer values yet.` : "";
   return `${parts.join("; ")}.${fewer}${cells.some((cell) => cell.runs.length) ? " A cell opens its run below." : ""}`;

@@ -44,6 +44,8 @@ def _cell(score: Score) -> dict[str, Any]:
         "std": number(score.std),
         "count": len(score.values),
         "paper": number(score.paper),
+        "success": number(score.success),
+        "note": text(score.note),
         "runs": [text(run) for run in score.runs],
     }
 

@@ -233,7 +233,8 @@ function runColumns(runs, settings) {
     { ...setting("aggregator"), show: open }, ...(settings.length ? [settingsColumn(settings)] : []),
     setting("attack"), setting("dataset"), { ...setting("seed"), number: true },
     { label: metrics(runs), number: true, value: (run) => run.score, show: (run) => score(run.score) },
-    { label: "accuracy", number: true, value: lastAccuracy, show: (run) => score(lastAccuracy(run)) },
+    ...[...new Set(runs.flatMap((run) => Object.keys(run.beside)))].map((name) => (
+      { label: name, number: true, value: (run) => lastOf(run, name), show: (run) => score(lastOf(run, name)) })),
     { label: "rounds done", number: true, value: (run) => run.rounds },
     { label: "left out", number: true, value: (run) => run.rejected.reduce((sum, row) => sum + row[2], 0) },
     { label: "void", number: true, value: (run) => run.void.length },

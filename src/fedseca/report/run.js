@@ -16,7 +16,7 @@ function runTitle(run) {
 function showRun(run, others = [run], focus = true) {
   const place = byId("run");
   const title = element("h2", { tabindex: "-1" }, runTitle(run));
-  place.replaceChildren(title, ...choice(run, others), facts(run), differences(run), ...troubles(run), ...thinned(run),
+  place.replaceChildren(title, ...choice(run, others), facts(run), differences(run), ...troubles(run), ...sent(run), ...thinned(run),
     element("div", { class: "columns" }, ...plots(run)), ...tables(run));
   place.dataset.run = run.folder;
   for (const card of place.querySelectorAll(".card")) if (card.start) card.start();
@@ -38,7 +38,7 @@ function choice(run, others) {
 function facts(run) {
   const fact = (name, value) => element("li", {}, `${name} `, element("b", {}, value));
   return element("ul", { class: "facts" },
-    fact(`${run.metric} (last ${Math.min(5, run.rounds)} rounds)`, score(run.score)), ...(run.accuracy ? [fact("accuracy", score(lastAccuracy(run)))] : []),
+    fact(`${run.metric} (last ${Math.min(5, run.rounds)} rounds)`, score(run.score)), ...Object.keys(run.beside).map((name) => fact(name, score(lastOf(run, name)))),
     fact("rounds", `${run.rounds} of ${run.config.rounds}`), fact("state", run.finished ? "finished" : "unfinished"),
     fact("clients", `${run.byzantine.length}, ${mean(run.byzantine) * run.byzantine.length} of them Byzantine`),
     fact("fedseca", said(run.version)), fact("folder", run.folder));
@@ -52,8 +52,9 @@ function differences(run) {
   return element("div", { id: "differs" }, element("h3", {}, "Not the default"), element("ul", {}, ...entries));
 }
 
-function lastAccuracy(run) {
-  const last = known((run.accuracy ?? []).slice(-5));
+// Of a metric that stands beside the score.
+function lastOf(run, name) {
+  const last = known((run.beside[name] ?? []).slice(-5));
   return last.length ? mean(last) : null;
 }
 
@@ -64,6 +65,13 @@ function troubles(run) {
   if (run.void.length) lines.push(`${ofRounds(run.void.length)} void, the model stayed as it was; the last: ${run.void.at(-1)[1]}`);
   if (run.idle.length) lines.push(`In ${ofRounds(run.idle.length)} the rule took nothing from any client: all had weight 0.`);
   return lines.map((line) => element("p", { class: "warning" }, line));
+}
+
+// Of an attack that chooses each round anew.
+function sent(run) {
+  if (!run.crafts.length) return [];
+  const entries = run.crafts.map(([craft, rounds]) => element("li", {}, element("code", {}, craft), ` in ${rounds.length > 1 ? "rounds" : "round"} ${rounds.join(", ")}`));
+  return [element("details", { id: "crafts" }, element("summary", {}, `What the Byzantine clients sent: ${plural(run.crafts.length, "craft")}, most often ${run.crafts[0][0]}`), element("ul", {}, ...entries))];
 }
 
 function card(title, label, controls, make) {
@@ -90,9 +98,10 @@ function thinned(run) {
 
 function courseCard(run) {
   const line = (name, values, dash) => ({ x: rounds(run), y: values, name, mode: "lines", line: { color: colour(dash === "solid" ? "accent" : "faint"), dash, width: 2 } });
-  const { metric, accuracy } = run;
-  return card(accuracy ? `${metric} and accuracy` : metric, `${metric} over ${run.rounds} rounds, at the end ${score(run.scores.at(-1))}`, [], () => ({
-    traces: [line(metric, run.scores, "solid"), ...(accuracy ? [line("accuracy", accuracy, "dot")] : [])],
+  const { metric, beside } = run;
+  const others = Object.keys(beside);
+  return card([metric, ...others].join(" and "), `${metric} over ${run.rounds} rounds, at the end ${score(run.scores.at(-1))}`, [], () => ({
+    traces: [line(metric, run.scores, "solid"), ...others.map((name) => line(name, beside[name], name === "attack success rate" ? "dash" : "dot"))],
     layout: { height: 300, xaxis: xAxis({ title: { text: "round" } }), yaxis: yAxis({ range: [Math.min(0, ...known(run.scores)), 1.02] }) },
   }));
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class _Table:
     attack: Attack
     honest: Tensor
     own: Tensor
-    """What the Byzantine clients' training gave, on the labels that the attack makes."""
+    """What the Byzantine clients' training gave, on the samples that the attack makes."""
     unpoisoned: Tensor
     """The same on their true labels."""
     model: Tensor
@@ -68,8 +69,13 @@ class _Table:
         for client in range(honest + byzantine):
             labels = torch.randint(_CLASSES, (20,), generator=generator)
             points = centres[labels] + draw(20, _FEATURES)
-            taught = labels if client < honest else attack.poison(labels.clone(), _CLASSES)
-            rows.append(_gradient(weights, points, taught))
+            seen, taught = points, labels
+            if client >= honest:
+                taught = attack.poison(labels.clone(), _CLASSES)
+                if attack.trigger is not None:
+                    brightest = centres.amax(dim=0) + 3
+                    seen, taught = attack.trigger.mark(points, taught, brightest, client - honest, byzantine)
+            rows.append(_gradient(weights, seen, taught))
             true_rows.append(_gradient(weights, points, labels))
         stacked, true, model = (
             each.to(device(), dtype) for each in (torch.stack(rows), torch.stack(true_rows), weights.reshape(-1))
@@ -167,6 +173,27 @@ def leaves_the_labels_alone(attack: Attack) -> None:
         assert torch.equal(labels, original), "the labels were written to"
         assert poisoned.shape == labels.shape and poisoned.dtype == labels.dtype, "poisoned labels of another shape"
         assert int(poisoned.min()) >= 0 and int(poisoned.max()) < classes, "a poisoned label is no class"
+
+
+@_clause
+def marks_samples_as_it_says(attack: Attack) -> None:
+    trigger = attack.trigger
+    if trigger is None:
+        return
+    assert attack.attacks_data(), "it has a trigger and says that it does not attack data"
+    for shape in ((3, 6, 6), (1, 2, 2), (5,), (1,)):
+        inputs = torch.linspace(-1, 1, 8 * math.prod(shape)).reshape(8, *shape)
+        labels, brightest = torch.arange(8) + trigger.target + 1, torch.full(shape[:1], 2.0)
+        originals = inputs.clone(), labels.clone()
+        whole = trigger.put(inputs, brightest)
+        marked, taught = trigger.mark(inputs, labels, brightest, 0, 2)
+        assert torch.equal(inputs, originals[0]) and torch.equal(labels, originals[1]), "the samples were written to"
+        assert not torch.equal(whole, inputs), f"inputs of the shape {shape} with the trigger are as they were"
+        count = max(1, round(trigger.share * 8))
+        assert (taught == trigger.target).tolist() == [True] * count + [False] * (8 - count), "other labels than said"
+        assert torch.equal(marked[count:], inputs[count:]), "more samples are marked than said"
+        together = torch.stack([trigger.put(inputs, brightest, member, 2) for member in range(2)]).amax(dim=0)
+        assert torch.equal(together, whole), "the parts of two Byzantine clients do not make up the trigger"
 
 
 @_clause
