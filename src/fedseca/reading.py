@@ -51,6 +51,13 @@ class MappedFile:
 _CLIENTS = "a vector, a state dict, a list of arrays, a module, an ArrayRecord or a safetensors file"
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands for an answer that came and could not be decoded."""
+
+    reason: str
+
+
 class Form(NamedTuple):
     """In what the arrays of a client come, and the aggregate is handed back."""
 
@@ -136,6 +143,8 @@ def _read_client(item: Any, in_place: bool = False) -> Client:
 
 
 def _read_arrays(item: Any, in_place: bool) -> tuple[Arrays, Form]:
+    if isinstance(item, Unreadable):
+        raise Malformed(item.reason)
     if isinstance(item, str | os.PathLike):
         return (_map_file(item) if in_place else _map_copy(item)), Form()
     if isinstance(item, np.ndarray | Tensor):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedseca.errors import InputError, MissingDependency, NotEnoughClients, NotFinite, StateError, printable
+from fedseca.reading import Unreadable as Unreadable
 from fedseca.server import Round, Server, record_of
 from fedseca.verdict import Verdict
 
@@ -22,13 +23,6 @@ class NoAnswer:
     """Stands for an answer that did not come."""
 
     reason: str = "none came"
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """Stands for an answer that came and could not be decoded."""
-
-    reason: str
 
 
 Answers = Mapping[str, Any]
@@ -81,8 +75,8 @@ def play_round(
     """
     if len({printable(i) for i in answers if isinstance(i, str)}) < len(answers):
         raise InputError(f"client ids must be texts that look different when printed; found {list(answers)!r:.200}")
-    models = {i: answer for i, answer in answers.items() if not isinstance(answer, NoAnswer | Unreadable)}
-    given = None if weights is None else [weights[i] for i in models]
+    models = {i: answer for i, answer in answers.items() if not isinstance(answer, NoAnswer)}
+    given = None if weights is None else [weights.get(i) for i in models]
     out, void, left_out = None, None, {}
     try:
         out = server.aggregate(
@@ -111,8 +105,6 @@ def play_round(
 def _verdict(client_id: str, answer: Any, out: Round | None, left_out: Mapping[str, str]) -> Verdict:
     if isinstance(answer, NoAnswer):
         return Verdict("no answer", answer.reason)
-    if isinstance(answer, Unreadable):
-        return Verdict("left out", answer.reason)
     shown = printable(client_id)  # as the server names it
     if shown in left_out:
         return Verdict("left out", left_out[shown])

@@ -41,6 +41,11 @@ class Screening:
     files: tuple[MappedFile, ...] = ()
     """The admitted clients' files that are read in place."""
 
+    @property
+    def num_left_out(self) -> int:
+        """Clients of whom nothing was admitted; a client may have answered twice."""
+        return len({rejection.client_id for rejection in self.rejected} - {*self.updates.client_ids})
+
     def check_unchanged(self) -> None:
         """That no file was written to since it was screened: otherwise an `InputError`."""
         for file in self.files:

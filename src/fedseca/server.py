@@ -232,16 +232,17 @@ class Server:
             raise InputError(f"{self.rule.name} weighs no client by a given number: leave out weights")
         screening = self.screen(updates, client_ids, before=before, weights=weights)
         admitted = screening.updates
-        fewest = max(self.rule.min_clients(), min_clients)
+        rule = self.rule.after_leaving_out(screening.num_left_out, len(admitted))
+        fewest = max(rule.min_clients(), min_clients)
         if len(admitted) < fewest:
-            few = len(admitted) < self.rule.min_clients()  # else it is the caller who asks for more
+            few = len(admitted) < rule.min_clients()  # else it is the caller who asks for more
             way_out = self.rule.way_out(len(admitted)) if few else ""
             raise NotEnoughClients(self.rule.name, fewest, len(admitted), screening.rejected, way_out=way_out)
         if before is None and look_like_models(admitted):
             warnings.warn(LooksLikeModels(_MODELS), stacklevel=_callers_level())
         state = self._state or self.rule.init(admitted.dim)
         try:
-            answer = self.rule.aggregate(admitted, state, self._generator())
+            answer = rule.aggregate(admitted, state, self._generator())
         except NotEnoughRows as few:
             raise NotEnoughClients(
                 self.rule.name, few.required, len(admitted), screening.rejected, why=str(few)

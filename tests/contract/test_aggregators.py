@@ -158,7 +158,7 @@ CLAIMS = {
     "multi_krum": ("returns_identical scales", 4, [0, 0, 0, 0, 1, 1, 1]),
     "rfa": ("returns_identical scales takes_weights low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
     "rffl": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
-    "signguard": ("returns_identical scales", 4, [0, 0, 0, 1, 2, 4, 5]),
+    "signguard": ("returns_identical scales", 1, [0, 0, 1, 1, 2, 4, 5]),
     "signsgd_mv": ("low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
     "ties": ("scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
 }

@@ -264,7 +264,8 @@ def signguard(rows: Rows, drawn: list[int], lower: float = 0.1, upper: float = 3
     norms = [norm(row) for row in rows]
     usual = lower_median(norms)
     long_enough = [k for k, length in enumerate(norms) if lower * usual <= length <= upper * usual]
-    cluster = mean_shift(sign_shares(rows, drawn), quantile)
+    alone = len(rows) * quantile < 2  # MeanShift would see each client as its own nearest
+    cluster = Kept(list(range(len(rows))), 1.0) if alone else mean_shift(sign_shares(rows, drawn), quantile)
     edges = [abs(length - bound * usual) / usual for length in norms for bound in (lower, upper)] if usual else [1.0]
     both = [k for k in long_enough if k in cluster.members]
     return Kept(both or long_enough, min(cluster.margin, *edges))

@@ -309,7 +309,7 @@ def test_caf_holds_what_it_claims(byzantine):
 
 
 @given(
-    clients=st.integers(4, 8),
+    clients=st.integers(1, 8),
     seed=SEEDS,
     scale=st.sampled_from([1.0, 1e30, 1e-30]),
     fraction=st.sampled_from([0.1, 0.3, 1.0]),
@@ -391,9 +391,13 @@ def test_signguard_draws_its_coordinates():
     assert kept(ask(matrix, "signguard", fraction=0.5)) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("bandwidth", "fewest"), [(0.5, 4), (1.0, 2), (0.3, 7), (0.4, 5)])
-def test_signguard_needs_a_neighbour_within_its_bandwidth(bandwidth, fewest):
-    assert fedseca.make_aggregator("signguard", bandwidth=bandwidth).min_clients() == fewest
+@pytest.mark.parametrize(("bandwidth", "fewest"), [(0.5, 4), (0.3, 7), (0.4, 5)])
+def test_signguard_asks_the_signs_where_there_is_a_neighbour_within_its_bandwidth(bandwidth, fewest):
+    """With fewer clients everybody would be a cluster alone, and the first of them the whole answer."""
+    rows = rows_of(signs(39, 1, 1.0), *[signs(20, 20, 1.0)] * (fewest - 1))
+    asked = {"fraction": 1.0, "bandwidth": bandwidth}
+    assert kept(ask(rows, "signguard", **asked)) == list(range(1, fewest))
+    assert kept(ask(rows[:-1], "signguard", **asked)) == list(range(fewest - 1))
 
 
 # ---------------------------------------------------------------- clustering

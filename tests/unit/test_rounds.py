@@ -147,6 +147,34 @@ def test_too_few_answers_for_the_rule():
     assert play_round(server, {str(k): model(k) for k in range(5)}, BEFORE).void is None and server.round == 2
 
 
+@pytest.mark.parametrize("chain", ["krum", "caf", "bulyan", "nnm+krum"])
+def test_whoever_is_left_out_is_one_of_those_that_the_rule_was_told_of(chain):
+    """What cannot be used makes no round void: the others are as many as the rule needs for the B that may be left."""
+    made = fedseca.make_aggregator(chain, num_byzantine=2)
+    clients = made.min_clients()
+    fine = {str(k): model(k) for k in range(clients - 2)}
+    played = play_round(fedseca.Server(made), {**fine, "x": Unreadable("torn"), "y": broken(1)}, BEFORE)
+    assert played.void is None and played.of_kind("left out") == ["x", "y"]
+    # B falls no further than the others' number asks for: of that, and not of 0, is the answer.
+    told = next(b for b in (1, 0) if fedseca.make_aggregator(chain, num_byzantine=b).min_clients() <= clients - 2)
+    expected = play_round(fedseca.Server(chain, num_byzantine=told), fine, BEFORE)
+    assert same(played.model, expected.model)
+    # Who does not answer may be honest: nothing is concluded from that.
+    silent = {**fine, "x": NoAnswer(), "y": NoAnswer()}
+    assert play_round(fedseca.Server(made), silent, BEFORE).void is not None
+
+
+def test_a_rule_assumes_no_fewer_byzantine_clients_than_it_must():
+    rule = fedseca.make_aggregator("krum", num_byzantine=3)  # needs 6 clients, one fewer for each that B is smaller
+    assert rule.after_leaving_out(0, 4) is rule and rule.after_leaving_out(2, 6) is rule
+    assert rule.after_leaving_out(3, 5).values()["num_byzantine"] == 2
+    assert rule.after_leaving_out(3, 3).values()["num_byzantine"] == 0
+    assert rule.after_leaving_out(1, 4) is rule, "one was left out, and two fewer would be needed"
+    twice = fedseca.Server("krum", num_byzantine=2)
+    with pytest.raises(fedseca.NotEnoughClients):  # a second answer of an admitted client is nobody left out
+        twice.aggregate([model(k) for k in (0, 1, 2, 3, 3)], ["a", "b", "c", "d", "d"], before=BEFORE)
+
+
 @pytest.mark.parametrize("rule", ["fedavg", "fedseca", "nnm+cwmed"])
 def test_too_few_answers_for_the_one_who_asks(rule):
     server = remembering(rule)

@@ -226,16 +226,16 @@ def test_a_declared_weight_is_screened_too(weight):
 
 
 def test_too_few_clients_are_named_with_the_reason_and_nothing_changes():
-    server = fedseca.Server("krum", num_byzantine=1)
+    server = fedseca.Server("krum", num_byzantine=4)
     matrix = torch.randn(5, 7)
     matrix[1, 3], matrix[4, 0] = NAN, INF
-    with pytest.raises(NotEnoughClients) as refused:
+    with pytest.raises(NotEnoughClients) as refused:  # two were left out, so that B = 2 might be: that needs 5
         server.aggregate(matrix, ["a", "b", "c", "d", "e"])
     assert str(refused.value) == (
-        "krum needs at least 4 clients, 3 of 5 were admitted; with 3 clients num_byzantine can be at most 0; "
+        "krum needs at least 7 clients, 3 of 5 were admitted; with 3 clients num_byzantine can be at most 0; "
         "left out: b (1 NaN, first at coordinate 3); e (1 Inf, first at coordinate 0)"
     )
-    assert (refused.value.required, refused.value.admitted) == (4, 3) and server.round == 0
+    assert (refused.value.required, refused.value.admitted) == (7, 3) and server.round == 0
 
 
 def test_a_reason_is_told_once_of_all_the_clients_that_it_is_of():

@@ -75,12 +75,32 @@ class Aggregator(Declared, ABC):
         """How many of the clients may send anything at all without moving the result beyond a bound."""
         return 0
 
+    def after_leaving_out(self, count: int, num_clients: int) -> Aggregator:
+        """The rule for the clients that are left, after so many were left out for what they had sent.
+
+        They are some of the B that are assumed malicious, so B less them is still assumed of the others. Where these
+        are too few for B, it becomes as small as that allows and no smaller: nobody can make every round void by
+        sending what cannot be used.
+        """
+        if count == 0 or num_clients >= self.min_clients():
+            return self
+        told = max(self._told().values(), default=0)
+        smaller = (self._assuming(number) for number in range(told - 1, max(told - count, 0) - 1, -1))
+        return next((rule for rule in smaller if rule.min_clients() <= num_clients), self)
+
+    def _told(self) -> dict[str, int]:
+        """The numbers of Byzantine clients that it, or parts of it, were told."""
+        return {path: value for path, value in self.values().items() if path.rpartition(".")[2] == "num_byzantine"}
+
+    def _assuming(self, num_byzantine: int) -> Aggregator:
+        """The same rule that assumes at most so many Byzantine clients."""
+        return self.remade(**{path: min(num_byzantine, value) for path, value in self._told().items()})
+
     def way_out(self, num_clients: int) -> str:
         """Of so few clients that it refuses them: the number of Byzantine ones with which it would not."""
-        given = {path: value for path, value in self.values().items() if path.rpartition(".")[2] == "num_byzantine"}
         others = {
-            number: self.remade(**{path: min(number, value) for path, value in given.items()})
-            for number in range(min(num_clients, max(given.values(), default=-1)) + 1)
+            number: self._assuming(number)
+            for number in range(min(num_clients, max(self._told().values(), default=-1)) + 1)
         }
         working = [number for number, other in others.items() if other.min_clients() <= num_clients]
         if not working:

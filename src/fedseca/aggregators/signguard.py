@@ -25,8 +25,9 @@ class SignGuard(OrderedAggregator):
     S₁ = {k: L·M ≤ ‖g_k‖ ≤ R·M}, M = median ‖g_k‖; S₂ = the largest MeanShift cluster of the shares of positive, zero
     and negative numbers among a random tenth of the coordinates; g_k·min[1, M/‖g_k‖] is averaged over S₁ ∩ S₂, or over
     S₁ if nobody is in both (Xu et al. 2022). The bandwidth is that of the authors' program: the mean distance to the
-    ⌊K/2⌋-th nearest, itself the first. That program draws a slice of coordinates and divides each share by its maximum;
-    the paper does not. Clipping bounds the result, whoever is in it.
+    ⌊K/2⌋-th nearest, itself the first; with fewer than four clients that is nobody else, and S₁ alone decides. That
+    program draws a slice of coordinates and divides each share by its maximum; the paper does not. Clipping bounds the
+    result, whoever is in it.
     Cost: O(K·D), two reads, and MeanShift of K points: O(K²) for each of a few steps.
     """
 
@@ -44,11 +45,8 @@ class SignGuard(OrderedAggregator):
         0.5, gt=0, le=1, help="share of the clients that MeanShift's bandwidth reaches, on average"
     )
 
-    def min_clients(self) -> int:
-        return math.ceil(2 / self.bandwidth - 1e-9)  # with fewer, each client is its own nearest and a cluster alone
-
     def tolerates(self, num_clients: int) -> int:
-        return (num_clients - 1) // 2 if num_clients >= self.min_clients() else 0
+        return (num_clients - 1) // 2
 
     def aggregate_in_order(self, updates: Updates, state: State, rng: torch.Generator) -> Aggregation:
         norms = ops.norms(updates)
@@ -56,7 +54,9 @@ class SignGuard(OrderedAggregator):
         right_length = (norms >= self.lower * usual) & (norms <= self.upper * usual)
         drawn = draw_coordinates(updates.dim, math.ceil(self.fraction * updates.dim - 1e-9), rng)
         shares = sign_shares(updates, drawn)
-        both = right_length & torch.from_numpy(largest_cluster(shares.numpy(), self.bandwidth))
+        both = right_length
+        if self.bandwidth * len(updates) > 2 - 1e-9:  # with fewer, each is its own nearest and a cluster alone
+            both = right_length & torch.from_numpy(largest_cluster(shares.numpy(), self.bandwidth))
         kept = (both if both.any() else right_length).double()
         factor = ops.clip_factors(usual, norms)
         weight = kept / kept.sum() * factor

@@ -22,6 +22,11 @@ def direction(name: str, honest: Tensor) -> Tensor:
     return -honest.std(dim=0, correction=0)
 
 
+def distances(honest: Tensor) -> Tensor:
+    """‖g_i − g_j‖ of each pair of honest clients, from the differences: products would cancel for close clients."""
+    return torch.cdist(honest, honest, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 def squared_distances(honest: Tensor) -> Tensor:
-    """‖g_i − g_j‖² of each pair of honest clients, from the differences: products would cancel for close clients."""
-    return torch.cdist(honest, honest, compute_mode="donot_use_mm_for_euclid_dist").square()
+    """‖g_i − g_j‖² of each pair of honest clients."""
+    return distances(honest).square()

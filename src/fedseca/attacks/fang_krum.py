@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedseca.attacks._directions import squared_distances, unit
+from fedseca.attacks._directions import distances, unit
 from fedseca.attacks.base import Attack, Knowledge, copies, register
 from fedseca.declare import param
 from fedseca.updates import State
@@ -32,9 +32,9 @@ class FangKrum(Attack):
         square = float(against.square().sum())
         if byzantine == 0 or square == 0:
             return copies(torch.zeros_like(against), knowledge), state
-        lengths = torch.stack([row.norm() for row in honest]).double()
-        products = torch.stack([row @ against for row in honest]).double()
-        apart = squared_distances(honest).double().fill_diagonal_(torch.inf)
+        lengths = torch.stack([row.double().norm() for row in honest])
+        products = torch.stack([row.double() @ against.double() for row in honest])
+        apart = distances(honest).double().square().fill_diagonal_(torch.inf)
         neighbours = max(len(honest) - 2, 1)  # K − B − 2
 
         def is_chosen(strength: float) -> bool:
@@ -48,6 +48,7 @@ class FangKrum(Attack):
         nearest = apart.sort(dim=1).values[:, : min(neighbours, len(honest) - 1)].sum(dim=1).min()
         room = float(nearest) / (max(len(honest) - byzantine - 1, 1) * square)
         strength = math.sqrt(room) + float(lengths.max()) / math.sqrt(square)
+        strength = min(strength, torch.finfo(honest.dtype).max)  # half of infinity is infinity: it would never end
         while strength > self.threshold and not is_chosen(strength):
             strength /= 2
         rows = copies(strength * against, knowledge)
