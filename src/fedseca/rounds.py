@@ -76,7 +76,7 @@ def play_round(
     if len({printable(i) for i in answers if isinstance(i, str)}) < len(answers):
         raise InputError(f"client ids must be texts that look different when printed; found {list(answers)!r:.200}")
     models = {i: answer for i, answer in answers.items() if not isinstance(answer, NoAnswer)}
-    given = None if weights is None else [weights.get(i) for i in models]
+    given: list[Any] | None = None if weights is None else [weights.get(i) for i in models]
     out, void, left_out = None, None, {}
     try:
         out = server.aggregate(

@@ -6,7 +6,7 @@ What is found is what an attacker can do at least. Another craft may do more: no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedseca.aggregators import Aggregator, make_aggregator
+from fedseca.aggregators.fltrust import ROOT
 from fedseca.attacks import Attack, Knowledge
 from fedseca.attacks.strongest import book
 from fedseca.errors import InputError
@@ -48,6 +49,13 @@ class HonestRound:
     """(K, D): pseudo-gradients; the last ones are those of the clients that become Byzantine."""
     model: Tensor | None = None
     """(D): the global model that the round began with, for the attacks that look at it."""
+    root: Tensor | None = None
+    """(D): the server's own update, which it hands to the rule as that of one more client (`ROOT`)."""
+
+    def clients(self, rows: Iterable[Tensor]) -> tuple[list[Tensor], list[str]]:
+        """What the server gets if the clients send these rows, and from whom."""
+        sent, own = list(rows), [] if self.root is None else [self.root]
+        return [*sent, *own], [*map(str, range(len(sent))), *[ROOT] * len(own)]
 
 
 class Craft(NamedTuple):
@@ -143,7 +151,7 @@ def stress(
             effects.append(effect)
             if on_craft is not None:
                 on_craft(len(effects))
-        server.aggregate(list(recorded.rows))
+        server.aggregate(*recorded.clients(recorded.rows))
     return Stress(made.name, effects, unharmed)
 
 
@@ -151,7 +159,7 @@ class _Stage:
     """One round, in which crafts are tried on a server that does not notice."""
 
     def __init__(self, server: Server, recorded: HonestRound, num_byzantine: int, number: int) -> None:
-        self.server, self.number, self.num_byzantine = server, number, num_byzantine
+        self.server, self.recorded, self.number, self.num_byzantine = server, recorded, number, num_byzantine
         self.honest, self.own = recorded.rows[:-num_byzantine], recorded.rows[-num_byzantine:]
         self.model = torch.zeros_like(self.honest[0]) if recorded.model is None else recorded.model
         self.mean = torch.cat([self.honest[:, some].mean(dim=0, dtype=torch.float64) for some in _blocks(self.honest)])
@@ -160,7 +168,7 @@ class _Stage:
         self.variance = sum(float((row.double() - self.mean).square().sum()) for row in self.honest) / len(self.honest)
 
     def aggregate(self, rows: Tensor) -> Tensor:
-        update: Tensor = self.server.rehearse([*self.honest, *rows]).update
+        update: Tensor = self.server.rehearse(*self.recorded.clients([*self.honest, *rows])).update
         return update
 
     def effect(self, craft: Craft) -> Effect:

@@ -61,7 +61,6 @@ def test_a_setting_of_the_rule_is_its_setting(tmp_path):
         (["--aggregator", "bulyan"], "bulyan needs at least 11 clients"),
         (["--from", "nowhere"], "nowhere"),
         (["--from", "nowhere", "--preset", "digits"], "come from one of them"),
-        (["--set", "root_samples=10"], "the server has no update of its own"),
         (["--aggregator", "cwmed", "--set", "aggregator.sparsity=0.5"], "sparsity"),
         (["--set", "clients=3", "--aggregator", "cwmed"], "at least two of them honest"),
     ],

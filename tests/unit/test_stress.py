@@ -133,6 +133,17 @@ def test_rows_at_the_end_of_the_numbers_are_still_rounds() -> None:
     assert len(found.effects) > 50 and all(-1 <= effect.cosine <= 1 for effect in found.effects)
 
 
+def test_the_servers_own_update_holds_the_rule_that_trusts_it() -> None:
+    """FLTrust is never longer than it, and never against it, whatever is sent; without it the median stands in."""
+    (bare,) = rounds()
+    own = bare.rows[:5].mean(dim=0)
+    rule = make_aggregator("fltrust", without_root="error")
+    worst = stress(rule, [HonestRound(bare.rows, root=own)], 2).worst()
+    assert worst["worst cosine"].cosine > 0.5 and worst["largest norm"].ratio < 1.001
+    with pytest.raises(InputError, match="no update of the server's own"):
+        stress(rule, [bare], 2)
+
+
 def test_every_measure_takes_its_own_side() -> None:
     good = Effect(1, "good", 0.9, 1.0, 0.1, 0.1)
     bad = Effect(1, "bad", -0.5, 3.0, 2.0, 1.0)
@@ -159,6 +170,9 @@ def test_recorded_rounds_are_those_that_honest_clients_would_have_trained() -> N
     own = torch.cat([value.flatten() for value in federation.train(0, model, 0).values()])
     assert torch.equal(first.rows[-1], flat - own), "the Byzantine client comes last, and trained honestly"
     assert torch.allclose(second.model, flat - first.rows.mean(dim=0), atol=1e-6)
+    assert first.root is None
+    (rooted,) = recorded(Scenario.of({**scenario.values(), "root_samples": 50}), 1)
+    assert rooted.root is not None and rooted.root.shape == flat.shape and not torch.equal(rooted.root, first.rows[0])
     (later,) = recorded(scenario, 1, model=model, first=1)
     assert later.model is not None
     assert not torch.equal(later.rows, first.rows) and torch.equal(later.model, flat)

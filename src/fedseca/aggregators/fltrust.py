@@ -16,6 +16,10 @@ _NOTHING = 1e-10
 """A cosine up to it is rounding: if there were no other, noise alone would choose the clients."""
 
 
+ROOT = "server"
+"""The id of the server's own update, if it has one."""
+
+
 @register("fltrust")
 @dataclass(frozen=True, kw_only=True)
 class FLTrust(Aggregator):
@@ -34,7 +38,7 @@ class FLTrust(Aggregator):
         diagnostic("rooted", help="1 if the round had an update of the server's own, 0 if the median stood in for it"),
     )
 
-    root: str = param("server", help="the id under which the server's own update is handed in")
+    root: str = param(ROOT, help="the id under which the server's own update is handed in")
     without_root: str = param(
         "median", choices=("median", "error"), help="a round without it: the median stands in, or it is an error"
     )

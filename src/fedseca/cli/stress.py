@@ -97,8 +97,6 @@ def stress(
     first = scenarios[0]
     if first.byzantine == 0:
         raise InputError("nobody is Byzantine: a red team needs at least one; give --byzantine 1")
-    if first.root_samples:
-        raise InputError("root_samples: in a red team the server has no update of its own; leave it out")
     names = [scenario.aggregator.name for scenario in scenarios]
     folder = output or Path("runs") / "-".join([NAME, *names[:3], first.id])
     with _bars() as bars:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from fedseca.aggregators.fltrust import ROOT
 from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import crafts_map, png
 from fedseca.experiments.results import Outcome, ResultTable, Score, as_csv, short
@@ -47,8 +48,10 @@ def recorded(
     for number in range(first, first + rounds):
         with torch_threads(1 if federation.small_steps else None):
             trained = {str(k): federation.train(k, before, number) for k in order}
+            root = federation.train_root(before, number)
         rows = Rows(Layout.of(before, honest.buffers), before)
-        found.append(HonestRound(rows.matrix(trained), rows.before))
+        own = None if root is None else rows.matrix({ROOT: root})[0]
+        found.append(HonestRound(rows.matrix(trained), rows.before, own))
         server = Server("fedavg", buffers=honest.buffers)
         before = dict(server.aggregate(list(trained.values()), list(trained), before=before).model)
         if on_round is not None:

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from fedseca.aggregators import State
+from fedseca.aggregators.fltrust import ROOT
 from fedseca.errors import InputError
 from fedseca.federation.byzantine import Byzantines, Model
 from fedseca.federation.client import Federation
 from fedseca.federation.folder import RunFolder, check_folder
 from fedseca.federation.history import History, Record
-from fedseca.federation.scenario import ROOT, Scenario
+from fedseca.federation.scenario import Scenario
 from fedseca.rounds import NoAnswer, Played, play_round
 from fedseca.server import Round, Server
 

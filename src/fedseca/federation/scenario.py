@@ -33,8 +33,6 @@ class Difference(NamedTuple):
     help: str
 
 
-ROOT = "server"
-"""The id under which the server's own update is handed to its rule."""
 _TOLD = "num_byzantine"
 """What a scenario tells its rule, unless it is given."""
 
