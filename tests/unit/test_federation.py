@@ -321,7 +321,7 @@ def test_a_client_that_sends_nan_is_rejected_in_every_round_and_changes_nothing(
 
 
 def test_a_rule_left_without_clients_voids_the_round():
-    history = simulate(Scenario(**SMALL, aggregator="krum", attack="nonfinite"))
+    history = simulate(Scenario(**SMALL, aggregator={"name": "krum", "select": 5}, attack="nonfinite"))
     shortage = "at least 5 answers needed, 3 usable of 5 asked"
     assert all(record["void"] == shortage for record in history.rounds)
     assert len({record["f1"] for record in history.rounds}) == 1 and history.result()["void_rounds"] == 3
@@ -329,6 +329,13 @@ def test_a_rule_left_without_clients_voids_the_round():
     assert all(line["verdict"] == ("left out" if line["byzantine"] else "round void") for line in of_clients)
     assert [line["void"] for line in history.audit if line["client"] is None] == [shortage] * 3
     assert [(record["admitted"], record["rejected"]) for record in history.rounds] == [(3, 2)] * 3
+    assert [record["rejected"] for record in history.by_client()] == [0, 0, 0, 3, 3]
+
+
+def test_who_sends_what_cannot_be_used_does_not_stop_the_training():
+    """Krum, told B = 2, needs five clients; the two that were left out were these two."""
+    history = simulate(Scenario(**SMALL, aggregator="krum", attack="nonfinite"))
+    assert history.result()["void_rounds"] == 0 and len({record["f1"] for record in history.rounds}) > 1
     assert [record["rejected"] for record in history.by_client()] == [0, 0, 0, 3, 3]
 
 
