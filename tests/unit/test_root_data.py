@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import fedseca
+from fedseca.aggregators.fltrust import ROOT
 from fedseca.attacks import make_attack
 from fedseca.errors import InputError
 from fedseca.federation import Federation, Scenario, simulate
 from fedseca.federation.folder import read_history
-from fedseca.aggregators.fltrust import ROOT
 
 SMALL: dict[str, Any] = {"rounds": 3, "train_images": 120, "test_images": 60, "root_samples": 30}
 ATTACKED: dict[str, Any] = {
