@@ -25,8 +25,19 @@ class NoAnswer:
     reason: str = "none came"
 
 
+@dataclass(frozen=True)
+class Failed:
+    """Stands for a client that answered that it could not train.
+
+    Honest clients do so too. Unlike one who sends what cannot be used it is not taken for one of the Byzantine ones:
+    the rule would reckon with fewer of them among the others.
+    """
+
+    reason: str
+
+
 Answers = Mapping[str, Any]
-"""By client id: a model, or `NoAnswer`, or `Unreadable`."""
+"""By client id: a model, or `NoAnswer`, `Failed` or `Unreadable`."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,10 @@ def play_round(
     """
     if len({printable(i) for i in answers if isinstance(i, str)}) < len(answers):
         raise InputError(f"client ids must be texts that look different when printed; found {list(answers)!r:.200}")
-    models = {i: answer for i, answer in answers.items() if not isinstance(answer, NoAnswer)}
-    given: list[Any] | None = None if weights is None else [weights.get(i) for i in models]
+    models = {i: answer for i, answer in answers.items() if not isinstance(answer, NoAnswer | Failed)}
+    given: list[Any] | None = None
+    if weights is not None:
+        given = [None if isinstance(answer, Unreadable) else weights[i] for i, answer in models.items()]
     out, void, left_out = None, None, {}
     try:
         out = server.aggregate(
@@ -105,6 +118,8 @@ def play_round(
 def _verdict(client_id: str, answer: Any, out: Round | None, left_out: Mapping[str, str]) -> Verdict:
     if isinstance(answer, NoAnswer):
         return Verdict("no answer", answer.reason)
+    if isinstance(answer, Failed):
+        return Verdict("left out", answer.reason)
     shown = printable(client_id)  # as the server names it
     if shown in left_out:
         return Verdict("left out", left_out[shown])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from fedseca.reading import Form
 from fedseca.screening import Screening, look_like_models, screen
 from fedseca.suspicion import suspicion
 from fedseca.verdict import OWN_FIELDS, USED, Verdict
+
+_LOG = logging.getLogger("fedseca")
 
 NORM = diagnostic("norm", help="the length of its update")
 """What the server itself says of each client."""
@@ -68,10 +71,15 @@ class Round:
     rejected: tuple[Rejection, ...]
     suspicions: Mapping[str, str] = field(default_factory=dict)
     """The admitted clients that stand out, each with the reason (`fedseca.suspicion`)."""
+    assumed_byzantine: int | None = None
+    """How many of the admitted clients the rule took for Byzantine at most, if that is fewer than it was told: the
+    others are those that were left out."""
 
     def __repr__(self) -> str:
         """The table of its clients."""
         counts = f"{len(self.client_ids)} admitted ({len(self.suspects)} suspect), {len(self.rejected)} left out"
+        if self.assumed_byzantine is not None:
+            counts += f"; of those admitted at most {self.assumed_byzantine} assumed Byzantine"
         columns = [name for name, values in self.diagnostics.items() if values.ndim == 1]
         lines = [["client", "verdict", *columns]]
         for record in self.records()[:_MOST_SHOWN]:
@@ -251,7 +259,16 @@ class Server:
             raise TypeError(
                 f"{self.rule.name}.aggregate must answer an Aggregation whose update has {admitted.dim} numbers"
             )
-        out = self._finish(screening, answer)
+        assumed = None if rule is self.rule else rule.assumed_byzantine()
+        if assumed is not None:
+            _LOG.warning(
+                "%s: %s of %s clients were left out; of the others at most %s are assumed Byzantine",
+                self.rule.name,
+                screening.num_left_out,
+                screening.num_left_out + len(admitted),
+                assumed,
+            )
+        out = self._finish(screening, answer, assumed)
         screening.check_unchanged()
         return out, answer, admitted.layout
 
@@ -259,7 +276,7 @@ class Server:
         """A generator of this round's own: a restored server draws what an unbroken one would have drawn."""
         return torch.Generator().manual_seed(_seed_of_round(self.seed, self.round))
 
-    def _finish(self, screening: Screening, answer: Aggregation) -> Round:
+    def _finish(self, screening: Screening, answer: Aggregation, assumed: int | None) -> Round:
         updates, layout = screening.updates, screening.updates.layout
         beside = updates.medians_beside()
         model = None
@@ -287,6 +304,7 @@ class Server:
             suspicions=suspicion(
                 updates.client_ids, screening.norms.tolist(), weight.tolist() if judged else None, answer.suspects
             ),
+            assumed_byzantine=assumed,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 import fedseca
 from fedseca.aggregators.fedavg import FedAvg
 from fedseca.errors import InputError, MissingDependency, StateError
-from fedseca.rounds import NoAnswer, Played, Unreadable, play_round
+from fedseca.rounds import Failed, NoAnswer, Played, Unreadable, play_round
 from fedseca.verdict import KINDS, MEANINGS, USED, Verdict
 
 Model = dict[str, torch.Tensor]
@@ -155,21 +155,30 @@ def test_whoever_is_left_out_is_one_of_those_that_the_rule_was_told_of(chain):
     fine = {str(k): model(k) for k in range(clients - 2)}
     played = play_round(fedseca.Server(made), {**fine, "x": Unreadable("torn"), "y": broken(1)}, BEFORE)
     assert played.void is None and played.of_kind("left out") == ["x", "y"]
-    # B falls no further than the others' number asks for: of that, and not of 0, is the answer.
-    told = next(b for b in (1, 0) if fedseca.make_aggregator(chain, num_byzantine=b).min_clients() <= clients - 2)
+    # Of B is left what has its bound among the others, or else as much as they are enough for.
+    rules = {b: fedseca.make_aggregator(chain, num_byzantine=b) for b in (2, 1, 0)}
+    defined = [b for b, rule in rules.items() if rule.min_clients() <= clients - 2]
+    told = next((b for b in defined if b and rules[b].tolerates(clients - 2) >= b), defined[0])
+    assert played.round.assumed_byzantine == (told if told < 2 else None)
     expected = play_round(fedseca.Server(chain, num_byzantine=told), fine, BEFORE)
     assert same(played.model, expected.model)
     # Who does not answer may be honest: nothing is concluded from that.
-    silent = {**fine, "x": NoAnswer(), "y": NoAnswer()}
-    assert play_round(fedseca.Server(made), silent, BEFORE).void is not None
+    silent = {**fine, "x": NoAnswer(), "y": Failed("out of memory")}
+    played = play_round(fedseca.Server(made), silent, BEFORE)
+    assert played.void is not None
+    assert played.verdicts["x"].kind == "no answer" and played.verdicts["y"] == Verdict("left out", "out of memory")
 
 
 def test_a_rule_assumes_no_fewer_byzantine_clients_than_it_must():
     rule = fedseca.make_aggregator("krum", num_byzantine=3)  # needs 6 clients, one fewer for each that B is smaller
-    assert rule.after_leaving_out(0, 4) is rule and rule.after_leaving_out(2, 6) is rule
-    assert rule.after_leaving_out(3, 5).values()["num_byzantine"] == 2
-    assert rule.after_leaving_out(3, 3).values()["num_byzantine"] == 0
+    assert rule.after_leaving_out(0, 4) is rule and rule.after_leaving_out(1, 6).assumed_byzantine() == 3
+    assert rule.after_leaving_out(2, 6).assumed_byzantine() == 1, "which it has a bound for, among six"
+    assert rule.after_leaving_out(3, 5).assumed_byzantine() == 1
+    assert rule.after_leaving_out(3, 3).assumed_byzantine() == 0
     assert rule.after_leaving_out(1, 4) is rule, "one was left out, and two fewer would be needed"
+    assert fedseca.make_aggregator("cwmed").after_leaving_out(2, 3).assumed_byzantine() is None
+    mda = fedseca.make_aggregator("mda", num_byzantine=2)
+    assert mda.tolerates(4) == 0 and mda.after_leaving_out(1, 4).tolerates(4) == 1
     twice = fedseca.Server("krum", num_byzantine=2)
     with pytest.raises(fedseca.NotEnoughClients):  # a second answer of an admitted client is nobody left out
         twice.aggregate([model(k) for k in (0, 1, 2, 3, 3)], ["a", "b", "c", "d", "d"], before=BEFORE)
@@ -300,3 +309,20 @@ def test_ids_that_cannot_be_told_apart_are_refused_before_anything_is_played(ids
     with pytest.raises(InputError, match="client ids must be texts that look different when printed"):
         play_round(server, {i: model(k) for k, i in enumerate(ids)}, BEFORE)
     assert server.round == 0
+
+
+def test_who_hands_the_rule_fewer_clients_is_told(caplog):
+    out = fedseca.Server("krum", num_byzantine=2).aggregate([model(0), model(1), model(2), broken(1), broken(2)])
+    assert out.assumed_byzantine == 0 and "at most 0 assumed Byzantine" in repr(out)
+    assert "krum: 2 of 5 clients were left out; of the others at most 0 are assumed Byzantine" in caplog.text
+    whole = fedseca.Server("krum", num_byzantine=2).aggregate([model(k) for k in range(5)])
+    assert whole.assumed_byzantine is None and "Byzantine" not in repr(whole)
+
+
+def test_copies_that_a_step_joins_make_no_round_void():
+    """Two attackers send the same row, so that krum sees four rows where it needs five for two Byzantine clients."""
+    honest = torch.randn(3, 400, generator=torch.Generator().manual_seed(0))
+    attack = torch.randn(1, 400, generator=torch.Generator().manual_seed(1)).expand(2, -1)
+    out = fedseca.Server("one_voice+krum", num_byzantine=2).aggregate(torch.cat([honest, attack]))
+    four = torch.cat([honest, attack[:1]])
+    assert torch.equal(out.update, fedseca.Server("krum", num_byzantine=1).aggregate(four).update)

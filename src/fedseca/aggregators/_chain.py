@@ -126,9 +126,12 @@ class Chain(Aggregator):
             mix = replace(mix, diagnostics=said)
             mixes.append((rows, mix))
             memory[step.name], rows = mix.state, mix.rows(rows)
-        if len(rows) < self.rule.min_clients():
-            raise NotEnoughRows(self.name, self.rule.name, self.rule.min_clients(), len(rows), len(updates))
-        answer = self.rule.aggregate(rows, _of_part(self.rule.name, state), rng)
+        rule = self.rule
+        if len(rows) < rule.min_clients():  # a step joined clients, which must not make every round void
+            rule = rule.after_leaving_out(len(updates) - len(rows), len(rows))
+        if len(rows) < rule.min_clients():
+            raise NotEnoughRows(self.name, rule.name, rule.min_clients(), len(rows), len(updates))
+        answer = rule.aggregate(rows, _of_part(self.rule.name, state), rng)
         memory[self.rule.name], update = answer.state, answer.update
         for after in self.after:
             update, memory[after.name] = after.apply(update, _of_part(after.name, state))

@@ -78,15 +78,22 @@ class Aggregator(Declared, ABC):
     def after_leaving_out(self, count: int, num_clients: int) -> Aggregator:
         """The rule for the clients that are left, after so many were left out for what they had sent.
 
-        They are some of the B that are assumed malicious, so B less them is still assumed of the others. Where these
-        are too few for B, it becomes as small as that allows and no smaller: nobody can make every round void by
-        sending what cannot be used.
+        They are taken for some of the B that are assumed malicious, so that at least B less them is assumed of the
+        others: the largest number with which the bound holds among these; or else with which the equations are
+        defined, so that nobody can make every round void by sending what cannot be used.
         """
-        if count == 0 or num_clients >= self.min_clients():
-            return self
         told = max(self._told().values(), default=0)
-        smaller = (self._assuming(number) for number in range(told - 1, max(told - count, 0) - 1, -1))
-        return next((rule for rule in smaller if rule.min_clients() <= num_clients), self)
+        if count == 0 or told == 0:
+            return self
+        fewest = max(told - count, 0)
+        rules = [self, *(self._assuming(number) for number in range(told - 1, fewest - 1, -1))]
+        defined = [(rule, told - less) for less, rule in enumerate(rules) if rule.min_clients() <= num_clients]
+        bounded = (rule for rule, number in defined if number and rule.tolerates(num_clients) >= number)
+        return next(bounded, defined[0][0] if defined else self)
+
+    def assumed_byzantine(self) -> int | None:
+        """How many Byzantine clients it reckons with, if it was told a number."""
+        return max(self._told().values(), default=None)
 
     def _told(self) -> dict[str, int]:
         """The numbers of Byzantine clients that it, or parts of it, were told."""

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from fedseca.errors import printable
 from fedseca.layout import Malformed
 from fedseca.npy import read_sent
-from fedseca.rounds import NoAnswer, Unreadable
+from fedseca.rounds import Failed, NoAnswer, Unreadable
 
 _UNREACHED = (3, 4, 5)
 """Flower's codes, with which the SuperLink itself answers: a message, an answer or a node could not be reached."""
@@ -20,10 +20,13 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
-def read_answer(message: Message, names: Sequence[str]) -> Arrays | NoAnswer | Unreadable:
+def read_answer(message: Message, names: Sequence[str]) -> Arrays | NoAnswer | Failed | Unreadable:
     """The arrays of a reply, or why there are none: no faulty answer may end the run."""
-    if message.has_error() and message.error.code in _UNREACHED:
-        return NoAnswer(printable(str(message.error.reason), limit=120))
+    if message.has_error():
+        reason = printable(str(message.error.reason), limit=120)
+        if message.error.code in _UNREACHED:
+            return NoAnswer(reason)
+        return Failed(f"answered with error {message.error.code}: {reason}")
     try:
         return read_reply(message, names)
     except Malformed as problem:
@@ -37,9 +40,6 @@ def read_reply(message: Message, names: Sequence[str]) -> Arrays:
 
     A record is known by its names: their order does not matter.
     """
-    if message.has_error():
-        reason = printable(str(message.error.reason), limit=120)
-        raise Malformed(f"answered with error {message.error.code}: {reason}")
     if not message.has_content():
         raise Malformed("answered with nothing")
     arrays = read_arrays(_record(message.content))
