@@ -6,9 +6,8 @@ What is found is what an attacker can do at least. Another craft may do more: no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from fedseca.aggregators import Aggregator, make_aggregator
 from fedseca.aggregators.fltrust import ROOT
 from fedseca.attacks import Attack, Knowledge
 from fedseca.attacks.strongest import book
-from fedseca.errors import InputError
+from fedseca.errors import InputError, NotEnoughClients, NotFinite
 from fedseca.server import Server
 
 _STRENGTHS = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0, 100.0)
@@ -29,9 +28,8 @@ _FLIPPED = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.49, 0.6, 1.0)
 """Shares of the signs that are turned."""
 _BETWEEN = (0.6, 0.8, 1.3, 1.6)
 """Strengths beside the worst of the grid, as multiples of it."""
-_REFINED = 3
-"""How many of the worst crafts are also tried as noisy copies and in pairs."""
 _NOISE = 0.1
+"""The share of the signs that is turned in noisy copies of the worst crafts."""
 _MOST_COPIED = 16
 """Honest clients that are copied, at most."""
 
@@ -39,6 +37,8 @@ _BLOCK = 1 << 20
 """Numbers of all rows that are widened at a time."""
 
 NO_ATTACK = "no attack"
+VOID = ": the round is void"
+"""Behind the name of a craft with which there is no aggregate: the model stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,10 @@ def stress(
     """Try every craft on a rule in each of some rounds.
 
     The rule has seen the rounds before, all clients being honest; then the last `num_byzantine` clients send the craft.
-    `on_craft` is told how many were tried. Beside the rounds only a few rows are held at a time: the craft that is
-    tried, and the worst so far. An attack with a memory begins anew in each round.
+    `on_craft` is told how many were tried. Beside the rounds it holds the rows of the craft that is tried, those of the
+    worst so far by each measure, and a few vectors. An attack with a memory begins anew in each round.
     """
+    _check(rounds)
     clients = {len(each.rows) for each in rounds}
     if len(clients) != 1 or not 0 < num_byzantine < min(clients) - 1:
         raise InputError(
@@ -155,6 +156,26 @@ def stress(
     return Stress(made.name, effects, unharmed)
 
 
+def _check(rounds: Sequence[HonestRound]) -> None:
+    """That the rounds are numbers to compute with."""
+    dims = set()
+    for number, each in enumerate(rounds, start=1):
+        rows, single = each.rows, [vector for vector in (each.model, each.root) if vector is not None]
+        if rows.ndim != 2 or rows.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"round {number}: rows must be a (clients, coordinates) matrix of float32 or float64; found "
+                f"{rows.dtype} of shape {tuple(rows.shape)}; widen halves first (rows.float())"
+            )
+        if any(vector.shape != rows.shape[1:] for vector in single):
+            found = ", ".join(str(tuple(vector.shape)) for vector in single)
+            raise InputError(f"round {number}: model and root must have {rows.shape[1]} coordinates; found {found}")
+        if not all(bool(vector.isfinite().all()) for vector in (*rows, *single)):
+            raise InputError(f"round {number}: honest clients must send finite numbers; found NaN or Inf")
+        dims.add(rows.shape[1])
+    if len(dims) > 1:
+        raise InputError(f"all rounds must have the same coordinates; found {', '.join(map(str, sorted(dims)))}")
+
+
 class _Stage:
     """One round, in which crafts are tried on a server that does not notice."""
 
@@ -167,18 +188,29 @@ class _Stage:
         self.length = float(torch.stack([row.double().norm() for row in self.honest]).median())
         self.variance = sum(float((row.double() - self.mean).square().sum()) for row in self.honest) / len(self.honest)
 
-    def aggregate(self, rows: Tensor) -> Tensor:
-        update: Tensor = self.server.rehearse(*self.recorded.clients([*self.honest, *rows])).update
+    def aggregate(self, rows: Tensor) -> Tensor | None:
+        """None of a void round."""
+        try:
+            update: Tensor = self.server.rehearse(*self.recorded.clients([*self.honest, *rows])).update
+        except (NotEnoughClients, NotFinite):
+            return None
         return update
 
+    def probe(self, rows: Tensor) -> Tensor:
+        """What an attacker sees who asks a copy of the server."""
+        found = self.aggregate(rows)
+        return torch.zeros_like(self.model) if found is None else found
+
     def effect(self, craft: Craft) -> Effect:
-        moved = self.aggregate(craft.rows).double()
+        found = self.aggregate(craft.rows)
+        moved = torch.zeros_like(self.mean) if found is None else found.double()
         square, error = float(moved @ moved), float((moved - self.mean).square().sum())
-        both = math.sqrt(square * self.square)
+        both = math.sqrt(square) * math.sqrt(self.square)
+        cosine = float(moved @ self.mean) / both if both > 0 else 0.0
         return Effect(
             self.number,
-            craft.label,
-            max(-1.0, min(1.0, float(moved @ self.mean) / both)) if both > 0 else 0.0,
+            craft.label + (VOID if found is None else ""),
+            cosine if math.isnan(cosine) else max(-1.0, min(1.0, cosine)),
             _share(math.sqrt(square), math.sqrt(self.square)),
             _share(error, self.variance),
             _share(error, self.square),
@@ -187,34 +219,37 @@ class _Stage:
     def play(self, rng: torch.Generator) -> Iterator[Effect]:
         """The effects of all crafts; then of crafts like the worst of them."""
         worst: dict[str, tuple[float, Craft]] = {}
-        for craft in self.crafts(rng):
-            if not craft.rows.isfinite().all():
-                continue  # the server would leave it out
-            effect = self.effect(craft)
-            _remember(worst, effect, craft)
-            yield effect
-        pushed = {craft.label: craft for _, craft in worst.values() if craft.push is not None}
-        for times, craft in ((times, craft) for craft in pushed.values() for times in _BETWEEN):
-            assert craft.push is not None
-            base, direction, strength, name = craft.push
-            near = self.pushed(base, direction, times * strength, name)
-            effect = self.effect(near)
-            _remember(worst, effect, near)
-            yield effect
-        alike = list({craft.label: craft for _, craft in worst.values()}.values())[:_REFINED]
-        for label, rows in chain(self._noisy(alike, rng), self._paired(alike)):
-            yield self.effect(Craft(label, rows))
+        for crafts in (self.crafts(rng), self._beside(worst), self._together(worst, rng)):
+            for craft in crafts:
+                if craft.rows.isfinite().all():  # else the server would leave it out
+                    effect = self.effect(craft)
+                    _remember(worst, effect, craft)
+                    yield effect
 
-    def _noisy(self, crafts: Sequence[Craft], rng: torch.Generator) -> Iterator[tuple[str, Tensor]]:
+    def _beside(self, worst: Mapping[str, tuple[float, Craft]]) -> Iterator[Craft]:
+        """The worst at strengths between those of the grid."""
+        pushed = {craft.label: craft.push for _, craft in worst.values() if craft.push is not None}
+        for base, direction, strength, name in pushed.values():
+            for times in _BETWEEN:
+                yield self.pushed(base, direction, times * strength, name)
+
+    def _together(self, worst: Mapping[str, tuple[float, Craft]], rng: torch.Generator) -> Iterator[Craft]:
+        """Noisy copies of the worst, so that they are not all alike; and two of the worst at once."""
+        alike = list({craft.label: craft for _, craft in worst.values()}.values())
+        yield from self._noisy(alike, rng)
+        yield from self._paired(alike)
+
+    def _noisy(self, crafts: Sequence[Craft], rng: torch.Generator) -> Iterator[Craft]:
         for craft in crafts:
             turned = torch.rand(craft.rows.shape, generator=rng).to(craft.rows.device) < _NOISE
-            yield f"{craft.label}, {_NOISE:.0%} of the signs turned", torch.where(turned, -craft.rows, craft.rows)
+            label = f"{craft.label}, {_NOISE:.0%} of the signs turned"
+            yield Craft(label, torch.where(turned, -craft.rows, craft.rows))
 
-    def _paired(self, crafts: Sequence[Craft]) -> Iterator[tuple[str, Tensor]]:
+    def _paired(self, crafts: Sequence[Craft]) -> Iterator[Craft]:
         half = self.num_byzantine // 2
         for k, one in enumerate(crafts):
             for other in crafts[k + 1 :] if half else ():
-                yield f"{one.label} and {other.label}", torch.cat([one.rows[:half], other.rows[half:]])
+                yield Craft(f"{one.label} and {other.label}", torch.cat([one.rows[:half], other.rows[half:]]))
 
     def crafts(self, rng: torch.Generator) -> Iterator[Craft]:
         """The registered attacks at several strengths; directions × strengths; mimicry, shrinking, flips."""
@@ -249,7 +284,7 @@ class _Stage:
     def _attacked(self, attack: Attack, rng: torch.Generator) -> Tensor:
         ids = tuple(str(k) for k in range(len(self.honest)))
         number, count = self.number - 1, self.num_byzantine
-        knowledge = Knowledge.of(attack, number, count, ids, own=self.own, model=self.model, probe=self.aggregate)
+        knowledge = Knowledge.of(attack, number, count, ids, own=self.own, model=self.model, probe=self.probe)
         return attack.craft(self.honest, knowledge, {}, rng)[0]
 
     def _directions(self, rng: torch.Generator) -> Iterator[tuple[str, Tensor]]:
@@ -308,7 +343,7 @@ def _remember(worst: dict[str, tuple[float, Craft]], effect: Effect, craft: Craf
 
 
 def _share(part: float, whole: float) -> float:
-    """Of nothing, nothing is nothing and anything is without measure."""
+    """part / whole; of a whole that is 0: 0 if the part is 0 too, infinity otherwise."""
     if whole > 0:
         return part / whole
     return 0.0 if part == 0 else math.inf

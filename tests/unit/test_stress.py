@@ -12,7 +12,7 @@ from fedseca.aggregators import Aggregation, Aggregator, make_aggregator
 from fedseca.errors import InputError
 from fedseca.experiments.stress import recorded
 from fedseca.federation import Federation, Scenario
-from fedseca.stress import MEASURES, NO_ATTACK, Effect, HonestRound, Stress, stress
+from fedseca.stress import MEASURES, NO_ATTACK, VOID, Effect, HonestRound, Stress, stress
 
 
 def rounds(count: int = 1, clients: int = 7, dim: int = 40, spread: float = 0.7, seed: int = 0) -> list[HonestRound]:
@@ -176,3 +176,46 @@ def test_recorded_rounds_are_those_that_honest_clients_would_have_trained() -> N
     (later,) = recorded(scenario, 1, model=model, first=1)
     assert later.model is not None
     assert not torch.equal(later.rows, first.rows) and torch.equal(later.model, flat)
+
+
+def test_a_round_that_a_craft_makes_void_is_an_effect() -> None:
+    """Rows that are too long are left out, and the others are too few for the rule: the model stays as it is."""
+
+    class Fragile(Aggregator):
+        """The mean of at least seven clients. Cost: one read."""
+
+        def min_clients(self) -> int:
+            return 7
+
+        def aggregate(self, updates: Any, state: Any, rng: torch.Generator) -> Aggregation:
+            rows = torch.stack(updates.read(0, updates.dim))
+            return Aggregation(rows.mean(dim=0), {"weight": torch.full((len(updates),), 1 / len(updates)).double()})
+
+    far = [HonestRound(each.rows.double() * 1e148) for each in rounds()]
+    void = [effect for effect in stress(Fragile(), far, 2).effects if effect.craft.endswith(VOID)]
+    assert void and {(effect.cosine, effect.ratio, effect.xi) for effect in void} == {(0.0, 0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("broken", "found"),
+    [
+        (HonestRound(torch.ones(7)), "found torch.float32 of shape \\(7,\\)"),
+        (HonestRound(torch.ones(7, 4, dtype=torch.float16)), "float16"),
+        (HonestRound(torch.ones(7, 40), model=torch.ones(39)), "must have 40 coordinates; found \\(39,\\)"),
+        (HonestRound(torch.ones(7, 40), root=torch.full((40,), torch.inf)), "NaN or Inf"),
+        (HonestRound(torch.full((7, 40), torch.nan)), "NaN or Inf"),
+        (HonestRound(torch.ones(7, 41)), "found 40, 41"),
+    ],
+)
+def test_rounds_that_no_rule_can_compute_with_are_refused(broken: HonestRound, found: str) -> None:
+    with pytest.raises(InputError, match=found):
+        stress("fedavg", [*rounds(), broken], 2)
+
+
+def test_the_worst_by_every_measure_is_refined() -> None:
+    """Noisy copies of each of the worst, not only of those by the first measures."""
+    found = stress("fedavg", rounds(), 2)
+    noisy = [e.craft for e in found.effects if e.craft.endswith(", 10% of the signs turned")]
+    before = [e for e in found.effects if " and " not in e.craft and e.craft not in noisy]
+    worst = {effect.craft for effect in Stress("fedavg", before).worst().values()}
+    assert {f"{craft}, 10% of the signs turned" for craft in worst} == set(noisy)

@@ -39,7 +39,7 @@ class FangKrum(Attack):
 
         def is_chosen(strength: float) -> bool:
             # ‖g_k − λ·a‖² = ‖g_k‖² − 2λ·g_kᵀa + λ²·‖a‖²
-            to_honest = (lengths.square() - 2 * strength * products + strength**2 * square).clamp(min=0)
+            to_honest = (lengths.square() - 2 * strength * products + strength * strength * square).clamp(min=0)
             own = torch.cat([to_honest.new_zeros(byzantine - 1), to_honest])
             others = torch.cat([apart, to_honest[:, None].expand(-1, byzantine)], dim=1)
             least = others.sort(dim=1).values[:, :neighbours].sum(dim=1).min()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -98,7 +100,9 @@ def stress(
     if first.byzantine == 0:
         raise InputError("nobody is Byzantine: a red team needs at least one; give --byzantine 1")
     names = [scenario.aggregator.name for scenario in scenarios]
-    folder = output or Path("runs") / "-".join([NAME, *names[:3], first.id])
+    told_apart = [*(scenario.id for scenario in scenarios), rounds, "" if run is None else str(run.resolve())]
+    digest = hashlib.sha256(repr(told_apart).encode()).hexdigest()[:10]
+    folder = output or Path("runs") / "-".join([NAME, *names[:3], digest])
     with _bars() as bars:
         told = bars.add_task("honest rounds", total=rounds)
         honest = recorded(
@@ -106,7 +110,7 @@ def stress(
             rounds,
             model=None if run is None else read_model(run),
             first=0 if begun is None else len(begun.rounds),
-            machine=Machine(data_dir, device, threads or 1),
+            machine=Machine(data_dir, device, threads or torch.get_num_threads()),
             on_round=lambda done: bars.update(told, completed=done),
         )
         with torch_threads(threads or (1 if honest[0].rows.numel() < _SMALL else None)):
@@ -114,8 +118,8 @@ def stress(
     which = f"{counted(rounds, 'round')} of {first.dataset.name}" + ("" if run is None else " from a run's model")
     who = f"{first.clients} clients, {first.byzantine} Byzantine"
     found = outcome(results, [which, who, f"{honest[0].rows.shape[1]:,} coordinates", f"seed {first.seed}"])
-    source = {"preset": preset} if run is None else {"from": quote(run.resolve().name)}
-    options = {"aggregator": ",".join(names), **asked, "rounds": rounds, **source}
+    source = {"preset": preset} if run is None else {"from": quote(str(run))}
+    options = {"aggregator": aggregator and quote(aggregator), **asked, "rounds": rounds, **source}
     words = [f"--{name} {value}" for name, value in options.items() if value is not None]
     _write(found, folder, " ".join(["fedseca stress", *words, *(f"--set {quote(each)}" for each in settings or ())]))
     if as_json:

@@ -46,7 +46,7 @@ def recorded(
     order = sorted(range(honest.clients), key=honest.is_byzantine)
     found = []
     for number in range(first, first + rounds):
-        with torch_threads(1 if federation.small_steps else None):
+        with torch_threads(1 if federation.small_steps else machine.threads):
             trained = {str(k): federation.train(k, before, number) for k in order}
             root = federation.train_root(before, number)
         rows = Rows(Layout.of(before, honest.buffers), before)

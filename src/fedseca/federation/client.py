@@ -21,6 +21,8 @@ from fedseca.federation.scenario import Scenario
 
 _LOOKED_AT = 512
 """Samples of the honest clients on which an attacker measures their loss."""
+_MARKED_FROM = 512
+"""Samples in which the value of a trigger is looked for."""
 _SMALL_BATCH = 10_000
 """In numbers: 8 digits have 512, 32 images of Fashion-MNIST 25,088."""
 
@@ -73,7 +75,8 @@ class Federation:
             )
         self._prepare(frozen)
         self._check_batches()
-        self.brightest = None if scenario.attack.trigger is None else self._brightest(scenario.attack.trigger, frozen)
+        trigger = None if self.task.num_classes is None else scenario.attack.trigger
+        self.brightest = None if trigger is None else self._brightest(trigger, frozen)
 
     def _prepare(self, frozen: nn.Module | None) -> None:
         """The samples as the network takes them: normalised as its weights want it, and through what is frozen."""
@@ -133,16 +136,15 @@ class Federation:
 
     def _brightest(self, trigger: Trigger, frozen: nn.Module | None) -> Tensor:
         """The value of a trigger: the largest that some samples have, for each place of their first dimension."""
-        inputs, what = self.train_set.inputs.read(torch.arange(min(len(self.train_set), _LOOKED_AT))), ""
-        if self.task.num_classes is None:
-            what = f"the labels of {self.scenario.dataset.name} are no classes: take another attack"
-        elif frozen is not None:
+        classes, what = self.task.num_classes or 0, ""
+        if frozen is not None:
             what = "the model's frozen layers have seen them already: take model.trained=all"
-        elif not inputs.is_floating_point():
-            what = f"those of {self.scenario.dataset.name} are whole numbers: take another attack"
-        elif trigger.target >= self.task.num_classes:
-            known = f"{self.task.num_classes} from 0 to {self.task.num_classes - 1}"
-            what = f"its target, class {trigger.target}, is none of the {known}"
+        elif trigger.target >= classes:
+            what = f"its target, class {trigger.target}, is none of the {classes} from 0 to {classes - 1}"
+        else:
+            inputs = self.train_set.inputs.read(torch.arange(min(len(self.train_set), _MARKED_FROM)))
+            if not inputs.is_floating_point():
+                what = f"those of {self.scenario.dataset.name} are whole numbers: take another attack"
         if what:
             raise InputError(f"{self.scenario.attack.name} marks samples, and {what}")
         return inputs.transpose(0, 1).reshape(inputs.shape[1], -1).amax(dim=1)
