@@ -46,13 +46,13 @@ def clip_factors(radius: float, norms: Tensor) -> Tensor:
 def ranks(values: Tensor) -> Tensor:
     """The rank of each value among those of its row; what only rounding tells apart has the same: a tie is a tie"""
     given = values.numpy()
-    places = given.argsort(axis=-1, kind="stable")
-    ordered = np.take_along_axis(given, places, axis=-1)
-    found = np.zeros(given.shape, np.int64)
+    order = given.argsort(axis=-1, kind="stable")
+    places = order if given.ndim == 1 else (np.arange(len(given))[:, None], order)
+    ordered, found, steps = given[places], np.empty(given.shape, np.int64), np.zeros(given.shape, np.int64)
     later, earlier = ordered[..., 1:], ordered[..., :-1]
     with np.errstate(invalid="ignore"):  # of two infinities
-        steps = np.cumsum(later - earlier > 1e-10 * later, axis=-1)
-    np.put_along_axis(found, places[..., 1:], steps, axis=-1)
+        np.cumsum(later - earlier > 1e-10 * later, axis=-1, out=steps[..., 1:])
+    found[places] = steps
     return torch.from_numpy(found)
 
 
