@@ -332,9 +332,11 @@ def survey(updates: Updates, quantile: float | None, *, signs: bool = True) -> S
     size = clients if signs else 0
     agreement = [np.zeros((size, size), np.int64) for _ in range(places)]
     at_low, found = np.zeros((2, places, clients), np.int64)
-    # Room for more than will be found: memory is taken when it is written to.
+    # Room for more than will be found: memory is taken when it is written to. From torch, which leaves that to pages of
+    # the usual size: NumPy asks the system for huge ones, and then all of the room is taken.
     room = [int(share * sum(stop - start for start, stop in tasks[place::places])) + 64 for place in range(places)]
-    inside = [np.empty((clients, each if quantile is not None else 0), whole) for each in room]
+    kind = torch.from_numpy(np.empty(0, whole)).dtype
+    inside = [torch.empty((clients, each if quantile is not None else 0), dtype=kind).numpy() for each in room]
 
     def work(place: int, addresses: NDArray[np.int64], start: int, stop: int) -> None:
         kernels.survey(
