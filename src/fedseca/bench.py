@@ -5,6 +5,7 @@ Everything that is compared is measured in one run on one machine: only ratios m
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import math
@@ -12,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -248,11 +250,18 @@ def _measured(what: Planned, work: Work, given: Any, repeats: int, longest: floa
 def memory_and_time(work: Work, matrix: Any) -> tuple[int | None, float]:
     """How far the memory rises while it works, in bytes (None: cannot be told), and how many seconds it takes."""
     gc.collect()
+    _give_back()
     before = _reset_peak()
     start = time.perf_counter()
     work(matrix)
     seconds = time.perf_counter() - start
     return (None if before is None else max(0, _status("VmHWM") - before)), seconds
+
+
+def _give_back() -> None:
+    """Hand freed memory to the system: else what is taken again would not show."""
+    with suppress(OSError, AttributeError):  # not every C library can
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset_peak() -> int | None:
