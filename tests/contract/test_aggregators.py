@@ -27,6 +27,7 @@ OTHERWISE: list[dict[str, Any]] = [
     {"rule": "mda", "num_byzantine": 5},
     {"rule": "meamed", "num_byzantine": 5},
     {"rule": "rffl", "norm": 0.5},
+    {"rule": "standing", "memory": 0.0, "length": "mean"},
 ]
 """Rules that claim something else with other hyperparameters than their defaults."""
 
@@ -105,6 +106,13 @@ DECLARED = """
     signguard.fraction = 0.1: float > 0, ≤ 1
     signguard.bandwidth = 0.5: float > 0, ≤ 1
     signsgd_mv.step = 0.001: float > 0
+    standing.memory = 0.8: float ≥ 0, < 1
+    standing.share = 0.25: float > 0, ≤ 1
+    standing.doubt = 0.1: float > 0, ≤ 1
+    standing.leave = 0.3333333333333333: float ≥ -1, ≤ 1
+    standing.back = 0.6666666666666666: float ≥ -1, ≤ 1
+    standing.length = median: median | mean
+    standing.forget_after = 1000: integer ≥ 1
     ties.sparsity = 0.9: float ≥ 0, < 1
 """
 """A default or a bound that changes is another result, or another error, for everybody who relies on it."""
@@ -160,6 +168,7 @@ CLAIMS = {
     "rffl": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
     "signguard": ("returns_identical scales", 1, [0, 0, 1, 1, 2, 4, 5]),
     "signsgd_mv": ("low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
+    "standing": ("returns_identical scales low_weight_is_distrust", 1, [0, 0, 1, 1, 2, 4, 5]),
     "ties": ("scales low_weight_is_distrust", 1, [0, 0, 0, 0, 0, 0, 0]),
 }
 """Traits, fewest clients, and how many of 1, 2, 3, 4, 5, 10 and 11 clients may send anything."""

@@ -85,7 +85,7 @@ PARTS = (
     ),
     *(
         Part(f"aggregators/{name}.py", ("oracle/test_memory_rules.py", *_OF_EVERY_RULE), SAMPLE)
-        for name in ("foolsgold", "lasa", "rffl", "_memory")
+        for name in ("foolsgold", "lasa", "rffl", "standing", "_memory")
     ),
     Part("aggregators/fltrust.py", ("oracle/test_memory_rules.py", "unit/test_root_data.py", *_OF_EVERY_RULE), SAMPLE),
     Part(

@@ -87,6 +87,63 @@ def rffl(rows: Rows, before: Vector, memory: float, threshold: float, length: fl
     return Judged(update, cosines, moved, [m / total if stay else 0.0 for m, stay in zip(moved, stays, strict=True)])
 
 
+# ---------------------------------------------------------------- Standing
+
+
+class Stood(NamedTuple):
+    """One round of Standing."""
+
+    update: Vector
+    agreements: Vector
+    evidence: Vector
+    standings: Vector
+    out: list[bool]
+    weights: Vector
+    length: float
+    """‖ū‖/τ before it is shortened."""
+
+
+def standing(
+    rows: Rows,
+    before: Vector,
+    was_out: list[bool],
+    memory: float,
+    share: float,
+    doubt: float,
+    leave: float,
+    back: float,
+    length: str,
+) -> Stood:
+    """The equations of the rule's docstring, client by client; ids in the order of the rows."""
+    clients, half = range(len(rows)), len(rows) // 2
+    cosine = [[float(precise_cosine(a, b)) for b in rows] for a in rows]
+    others = [sorted((cosine[k][m] for m in clients if m != k), reverse=True) for k in clients]
+    agreed = [others[k][half - 1] if half else 1.0 for k in clients]
+    enough = share * max(0.0, sorted(agreed, reverse=True)[min(half, len(rows) - 1)])
+    evidence = [max(-1.0, min(1.0, 1 - (enough - a) / max(enough, doubt))) for a in agreed]
+    stands = [memory * q + (1 - memory) * v for q, v in zip(before, evidence, strict=True)]
+    most = len(rows) - half - 1
+
+    def chosen(low: list[bool], by: Vector) -> list[bool]:
+        order = sorted((k for k in clients if low[k]), key=lambda k: (round(by[k], 9), k))
+        return [k in order[:most] for k in clients]
+
+    out = chosen([q < (back if w else leave) - 1e-9 for q, w in zip(stands, was_out, strict=True)], stands)
+    low = [o or v < -1e-9 for o, v in zip(out, evidence, strict=True)]
+    aside = chosen(low, [q - 10 if o else v for o, q, v in zip(out, stands, evidence, strict=True)])
+    within = [k for k in clients if not aside[k]]
+    weights = [0.0 if aside[k] else 1 / len(within) for k in clients]
+    norms = [norm(row) for row in rows]
+    tau = lower_median(norms)
+    directions = [[x / n for x in row] if n else [0.0] * len(row) for row, n in zip(rows, norms, strict=True)]
+    mean = combine(directions, weights)
+    factor = 1.0
+    if length == "median" and norm(mean) > 1e-9:
+        along = [math.fsum(x * y for x, y in zip(directions[k], mean, strict=True)) for k in within]
+        factor = max(0.0, min(1.0, lower_median(along) / norm(mean) ** 2))
+    return Stood([tau * factor * x for x in mean], agreed, evidence, stands, out, weights, norm(mean))
+
+
 # ---------------------------------------------------------------- FLTrust
 
 

@@ -124,6 +124,7 @@ WITHSTANDS = {
     "rffl": Control("labelflip", "its reputation falls below the threshold"),
     "signguard": Control("scaling", "not of the usual length"),
     "signsgd_mv": Control("scaling", "a vote has no length"),
+    "standing": Control("ipm", "no majority agrees with it"),
     "ties": Control("model_replacement", "of the other sign than most", byzantine=3),
 }
 """Each rule, and an attack that it withstands and FedAvg does not."""

@@ -151,6 +151,107 @@ def test_foolsgold_forgets_who_stays_away_and_survives_histories_that_overflow()
         assert out.update.isfinite().all() and out.clients["weight"].isfinite().all()
 
 
+# --- standing ----------------------------------------------------------------------------------------------------
+
+
+@given(
+    matrix=matrices(max_clients=7, max_dim=6),
+    memory=st.sampled_from([0.0, 0.5, 0.8]),
+    share=st.sampled_from([0.25, 1.0]),
+    doubt=st.sampled_from([0.1, 0.6]),
+    length=st.sampled_from(["median", "mean"]),
+)
+def test_standing(matrix, memory, share, doubt, length):
+    """Over several rounds, so that clients go out and come back."""
+    state, before, out = None, [1.0] * len(matrix), [False] * len(matrix)
+    for number in range(4):
+        current = matrix.roll(number // 2, dims=1) * (1 if number % 2 else -1)
+        expected = memory_equations.standing(
+            current.tolist(), before, out, memory, share, doubt, leave=1 / 3, back=2 / 3, length=length
+        )
+        # Near a border, or where clients cancel out, rounding decides.
+        borders = [
+            *expected.evidence,
+            *(q - 1 / 3 for q in expected.standings),
+            *(q - 2 / 3 for q in expected.standings),
+        ]
+        assume(all(value == 0 or abs(value) > 1e-6 for value in borders))
+        assume(expected.length == 0 or expected.length > 1e-4)
+        answer = ask(current, "standing", state, memory=memory, share=share, doubt=doubt, length=length)
+        assert_close(answer.clients["agreement"], expected.agreements, 1e-7, 1.0)
+        assert_close(answer.clients["standing"], expected.standings, 1e-5, 1.0)
+        assert_close(answer.clients["weight"], expected.weights, 1e-9, 1.0)
+        assert_close(answer.update, expected.update, 1e-5, size(current))
+        assert set(answer.suspects) == {i for i, o in zip(ids_of(9), expected.out, strict=False) if o}
+        state, before, out = answer.state, expected.standings, expected.out
+
+
+def turned(honest: torch.Tensor) -> torch.Tensor:
+    """Three honest clients, and two that send the opposite of their mean, ten times as long."""
+    return torch.cat([honest, -10 * honest.mean(dim=0, keepdim=True).expand(2, -1)])
+
+
+def test_standing_is_the_mean_of_directions_while_everybody_agrees():
+    honest = generic(5, 400, 0)
+    answer = ask(honest, "standing", length="mean")
+    lengths = honest.norm(dim=1, keepdim=True)
+    assert torch.allclose(answer.update, (honest / lengths).mean(dim=0) * lengths.median())
+    assert answer.clients["standing"].tolist() == [1.0] * 5 and answer.suspects == ()
+
+
+def test_standing_leaves_attackers_out_at_once_and_calls_them_malicious_once_they_have_lost_it():
+    state, called = None, []
+    for number in range(3):
+        honest = generic(3, 400, number)
+        answer = ask(turned(honest), "standing", state)
+        assert answer.clients["weight"].tolist() == pytest.approx([1 / 3] * 3 + [0, 0])
+        assert cosine(answer.update, honest.mean(dim=0)) > 0.99
+        called.append([*answer.suspects])
+        state = answer.state
+    assert called == [[], ["003", "004"], ["003", "004"]], "0.8·1 − 0.2 = 0.6, then 0.28"
+
+
+def test_standing_takes_back_who_behaves_again():
+    server = fedseca.Server("standing")
+    for number in range(3):
+        server.aggregate(turned(generic(3, 400, number)))
+    back = [server.aggregate(generic(5, 400, number)).clients["weight"][4] > 0 for number in range(6)]
+    assert back == [False] * 4 + [True] * 2, "0.024 is above 2/3 after 1 − 0.976·0.8⁵ = 0.68"
+
+
+def test_standing_never_leaves_out_more_than_a_minority():
+    apart = torch.eye(6, dtype=torch.float64) - 0.5  # nobody agrees with anybody
+    server = fedseca.Server("standing", memory=0.0)
+    for rows in (apart, torch.cat([apart[:4], apart[:2]])):
+        out = server.aggregate(rows)
+        assert (out.clients["weight"] > 0).sum() >= 4 and len(out.suspects) <= 2
+
+
+def test_standing_is_not_lengthened_by_clients_that_push_forwards():
+    """Two that send the honest direction itself would make the mean longer than what most go along with."""
+    honest = generic(3, 400, 1) + 3 * torch.randn(
+        3, 400, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
+    pushed = torch.cat([honest, honest.mean(dim=0, keepdim=True).repeat(2, 1)])
+    alone, mean, median = (
+        ask(r, "standing", length=e).update.norm() for r, e in ((honest, "mean"), (pushed, "mean"), (pushed, "median"))
+    )
+    assert mean > 1.2 * alone and median < 1.05 * alone
+
+
+def test_standing_goes_nowhere_where_clients_cancel_out_and_judges_them_alike():
+    answer = ask(rows_of([1, 0], [-1, 0]), "standing")
+    assert not answer.update.any() and answer.clients["standing"].tolist() == pytest.approx([0.6, 0.6])
+    assert answer.clients["weight"].tolist() == [0.5, 0.5] and answer.suspects == ()
+
+
+def test_standing_holds_nothing_against_clients_that_are_at_right_angles():
+    """Cosines from −0.1 to 0.1 say nothing; −0.15 says a little."""
+    rule = fedseca.AGGREGATORS["standing"]()
+    near = torch.tensor([0.1, 0.04, 0.02, -0.05, -0.15], dtype=torch.float64)
+    assert rule.evidence(near).tolist() == pytest.approx([1, 1, 1, 1 - 0.055 / 0.1, 1 - 0.155 / 0.1])
+
+
 # --- rffl --------------------------------------------------------------------------------------------------------
 
 

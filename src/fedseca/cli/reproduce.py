@@ -113,7 +113,8 @@ def reproduce(
     if runs or threads is not None:
         torch.set_num_threads(machine.threads)
     with interruptible(folder):
-        failed = _run(runs, store, jobs, machine) if runs else []
+        waves = experiment.waves(request, store) if runs else ()
+        failed = [run for wave in waves for run in _run(wave, store, jobs, machine)]
         with _steps() as on_step:
             outcome = experiment.outcome(request, store, machine, on_step)
     store.plan(runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fedseca.experiments.cost import CostOfDefence
 from fedseca.experiments.experiment import ATTACKS, Experiment, Published, TableOfRuns
 from fedseca.experiments.field import COLUMNS, ROWS, WORST, FieldOfRules
 from fedseca.experiments.results import between, counted
@@ -28,6 +29,19 @@ _RULES = (
     "ties",
     "fedseca",
 )
+
+_QUICK = "one_voice+normalising+fedseca"
+_COMPARED: dict[str, Changes] = {
+    **{rule: {"aggregator": rule} for rule in ("fedavg", "fedseca", "standing", "huber", "rffl", "clipped_clustering")},
+    f"{_QUICK}, β = 0": {"aggregator": {"name": _QUICK, "momentum": 0.0}},
+}
+"""Rules whose price is worth knowing: the mean, and those that hold under most attacks."""
+_NONE = "none"
+_COSTLY = (
+    _NONE, "alie", "ipm", "fang", "labelflip", "mimic", "scaling", "minmax",
+    "noisy_mimic", "shrink", "signflip", "concordant_flip", "opt_ipm",
+)  # fmt: skip
+"""The paper's attacks, and those of the field that hurt most without many questions to the rule."""
 
 
 def _fedseca(**hyperparameters: Any) -> Changes:
@@ -172,6 +186,19 @@ _FIELD = FieldOfRules(
     base={"rounds": 20},
 )
 
+_COST = CostOfDefence(
+    name="cost",
+    title=lambda rows, columns: f"What a defence costs, and what it is worth: {counted(len(rows), 'rule')}",
+    row_name="aggregator",
+    column_name="attack",
+    rows=_COMPARED,
+    columns={_NONE: COLUMNS[_NONE], **COLUMNS},
+    long_runs={attack: COLUMNS[attack] for attack in _COSTLY},
+    short_presets=("digits", "breast_cancer", "heart_disease"),
+    any_rule=True,
+    courses=False,
+)
+
 _TIMING = Timing(
     name="timing",
     title=lambda rows, columns: f"Seconds that {counted(len(rows), 'rule')} took to aggregate",
@@ -191,5 +218,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         _CONCORDANCE,
         _SIMILARITY,
         _FIELD,
+        _COST,
     )
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -88,6 +88,10 @@ class Experiment(ABC):
     @abstractmethod
     def runs(self, request: Request) -> list[Scenario]:
         """What has to be run before there is an outcome, each once."""
+
+    def waves(self, request: Request, store: Store) -> Iterator[list[Scenario]]:
+        """The same one wave after the other: which runs are next may depend on what those before gave."""
+        yield self.runs(request)
 
     @abstractmethod
     def outcome(self, request: Request, store: Store, machine: Machine, on_step: OnStep) -> Outcome:
