@@ -13,6 +13,7 @@ from fedseca.aggregators import Aggregation
 from fedseca.aggregators.foolsgold import FoolsGold
 from fedseca.aggregators.lasa import LASA
 from fedseca.aggregators.rffl import RFFL
+from fedseca.aggregators.standing import Standing
 from fedseca.errors import InputError
 from fedseca.updates import Updates
 from tests.oracle import equations, memory_equations
@@ -247,7 +248,7 @@ def test_standing_goes_nowhere_where_clients_cancel_out_and_judges_them_alike():
 
 def test_standing_holds_nothing_against_clients_that_are_at_right_angles():
     """Cosines from −0.1 to 0.1 say nothing; −0.15 says a little."""
-    rule = fedseca.AGGREGATORS["standing"]()
+    rule = Standing()
     near = torch.tensor([0.1, 0.04, 0.02, -0.05, -0.15], dtype=torch.float64)
     assert rule.evidence(near).tolist() == pytest.approx([1, 1, 1, 1 - 0.055 / 0.1, 1 - 0.155 / 0.1])
 

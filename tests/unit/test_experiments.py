@@ -33,8 +33,8 @@ RESULTS = Path(__file__).parents[2] / "results"
 TABLES = {name: each for name, each in EXPERIMENTS.items() if isinstance(each, TableOfRuns)}
 
 
-OF_THE_PAPER = {name: each for name, each in TABLES.items() if name != "field"}
-"""The field has tests of its own: thousands of scenarios."""
+OF_THE_PAPER = {name: each for name, each in TABLES.items() if name not in ("field", "cost")}
+"""What is the package's own has tests of its own."""
 
 
 def outcome(experiment: Experiment, store: Store, request: Request | None = None) -> Outcome:
@@ -52,7 +52,7 @@ def test_the_tables_have_the_paper_s_size():
         "concordance": (1, 8),
         "similarity": (1, 1),
     }
-    assert EXPERIMENTS.keys() == {*sizes, "timing", "field"}
+    assert EXPERIMENTS.keys() == {*sizes, "timing", "field", "cost"}
     assert TABLES["main"].paper["fedseca", "minmax"] > 0.5 > TABLES["main"].paper["krum", "alie"]
     for each in OF_THE_PAPER.values():
         places = {(row, column) for row in each.rows for column in each.columns}
