@@ -21,7 +21,7 @@ COST: CostOfDefence = _COST
 SMALL = dataclasses.replace(
     COST,
     rows={rule: {"aggregator": rule} for rule in ("fedavg", "cwmed")},
-    columns={attack: {"attack": attack} for attack in ("none", "ipm", "signflip")},
+    columns={attack: {"attack": attack} for attack in ("none", "ipm", "signflip", "backdoor")},
 )
 REQUEST = Request(seeds=(0, 1), changes={"rounds": 1, "train_images": 60, "test_images": 40})
 
@@ -65,7 +65,7 @@ def test_the_attacks_are_met_with_the_step_that_was_best(store: Store):
     for run in second:
         best = found[run.aggregator.name]
         assert best[run.server_learning_rate] == max(best.values())
-    assert {run.attack.name for run in second} == {"none", "ipm", "signflip"}
+    assert {run.attack.name for run in second} == {"none", "ipm", "signflip", "backdoor"}
 
 
 def test_the_columns_that_count_are_shares(store: Store):
@@ -73,7 +73,8 @@ def test_the_columns_that_count_are_shares(store: Store):
     scores = {(score.row.partition(",")[0], score.column): score for score in outcome.table.scores}
     for row in ("fedavg", "cwmed"):
         unharmed, worst = scores[row, "none"].values, scores[row, "worst"].values
-        attacked = zip(scores[row, "ipm"].values, scores[row, "signflip"].values, strict=True)
+        attacked = zip(*(scores[row, attack].values for attack in ("ipm", "signflip", "backdoor")), strict=True)
+        assert scores[row, "backdoor"].success is not None and scores[row, "ipm"].success is None
         assert worst == tuple(map(min, attacked)) and len(worst) == 2
         assert scores[row, "÷ no attack"].values == tuple(w / u for w, u in zip(worst, unharmed, strict=True))
         mean = scores["fedavg", "none"].values

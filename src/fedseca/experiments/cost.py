@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedseca.experiments.experiment import Done, Files, OnStep, Request, TableOfRuns
+from fedseca.experiments.experiment import Done, Files, OnStep, Request, TableOfRuns, success_of
 from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import heat_map
 from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, kept_scores, read_csv
@@ -129,7 +129,10 @@ class CostOfDefence(TableOfRuns):
                 Score(label, _WORST, worst),
                 Score(label, _LEFT, _shares(worst, own)),
             ]
-            found += [Score(label, column, self._values(of), runs=_ids(of)) for column, of in attacked.items()]
+            found += [
+                Score(label, column, self._values(of), runs=_ids(of), success=success_of(of, self.last))
+                for column, of in attacked.items()
+            ]
         return found
 
     def _values(self, histories: Sequence[History]) -> tuple[float, ...]:

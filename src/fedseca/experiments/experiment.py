@@ -224,7 +224,7 @@ class TableOfRuns(Experiment):
                 tuple(history.last(self.metric, self.last) for history in histories),
                 paper.get((row, column)),
                 tuple(history.scenario.id for history in histories),
-                _success(histories, self.last),
+                success_of(histories, self.last),
             )
             for (row, column), histories in done.items()
         ]
@@ -284,7 +284,7 @@ class TableOfRuns(Experiment):
         return made
 
 
-def _success(histories: Sequence[History], last: int) -> float | None:
+def success_of(histories: Sequence[History], last: int) -> float | None:
     """How often a targeted attack succeeded, in the mean of some runs."""
     rates = [history.last(SUCCESS, last) for history in histories if SUCCESS in history.metrics]
     return fmean(rates) if rates else None
