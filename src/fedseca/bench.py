@@ -260,7 +260,7 @@ def memory_and_time(work: Work, matrix: Any) -> tuple[int | None, float]:
 
 def _give_back() -> None:
     """Hand freed memory to the system: else what is taken again would not show."""
-    with suppress(OSError, AttributeError):  # not every C library can
+    with suppress(OSError, AttributeError, TypeError):  # not every C library can
         ctypes.CDLL(None).malloc_trim(0)
 
 

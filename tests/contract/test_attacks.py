@@ -45,6 +45,7 @@ DECLARED = """
     fang_trim.of = models: models | updates
     ipm.strength = 1.3: float
     ipm.jitter = 0.05: float ≥ 0
+    leaning.cosine = 0.05: float ≥ -1, ≤ 1
     mimic.warmup = 5: integer ≥ 1
     minmax.direction = unit: unit | sign | std
     minmax.start = 10.0: float > 0

@@ -64,6 +64,7 @@ BREAKS = {
     ),
     "ipm": Control("multi_krum", "rows around one point are each other's neighbours", apart=DIVERSE),
     "labelflip": Control("foolsgold", "each flips labels of its own: no two of them are alike", apart=DIVERSE),
+    "leaning": Control("rfa", "a majority of the length is on its side", apart=DIVERSE),
     "mimic": Control("krum", "copies are each other's neighbours: all goes after one odd client", apart=DIVERSE),
     "minmax": Control("rfa", "far enough away, what three iterations leave of it is still long"),
     "minmax_agnostic": Control("meamed", "as near to the median as honest values are", apart=DIVERSE),

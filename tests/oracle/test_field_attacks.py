@@ -71,6 +71,7 @@ NAMES = (
     "concordant_flip",
     "sparse",
     "model_replacement",
+    "leaning",
 )
 
 
@@ -599,6 +600,38 @@ def test_concordant_flip_has_fedsecas_full_trust_and_a_reversal_has_none():
         assert cosine(aggregated("one_voice+fedavg", honest, rows), mean) > 0.9  # five copies have one voice
 
 
+@given(t=st.floats(-1, 1), seed=st.integers(0, 1000))
+def test_leaning_has_the_cosine_it_is_told_with_the_farthest_client_and_the_least_with_the_mean(t, seed):
+    honest = honest_rows(seed, 4)
+    row = craft("leaning", honest, cosine=t)[0][0]
+    mean = honest.mean(dim=0)
+    farthest = min(honest, key=lambda client: cosine(client, mean))
+    apart = math.acos(cosine(farthest, mean))
+    assert float(row.norm()) == pytest.approx(sorted(honest.norm(dim=1).tolist())[1])
+    if apart + math.acos(t) <= math.pi:
+        assert cosine(row, farthest) == pytest.approx(t, abs=1e-6)
+    # No direction at that cosine from the client is farther from the mean: angles on a sphere add up at most.
+    assert cosine(row, mean) == pytest.approx(math.cos(min(math.pi, apart + math.acos(t))), abs=1e-6)
+
+
+def test_leaning_is_the_mean_backwards_where_all_point_the_same_way():
+    honest = honest_rows(0, 1).repeat(3, 1) * torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)
+    assert same(craft("leaning", honest)[0], (-honest[1]).tolist(), 1e-6)
+    assert not craft("leaning", torch.zeros(3, 4, dtype=torch.float64))[0].any()
+
+
+def test_leaning_stays_in_good_standing_where_the_mean_backwards_does_not():
+    for seed in range(3):
+        honest = honest_rows(seed, 3, 2000, 1.0)
+        server, plain = Server("standing"), Server("standing")
+        for _ in range(6):
+            leant = server.aggregate(torch.cat([honest, craft("leaning", honest, cosine=0.2)[0]]))
+            turned = plain.aggregate(torch.cat([honest, -honest.mean(dim=0).repeat(2, 1)]))
+        assert (leant.clients["weight"][3:] > 0).all() and not turned.clients["weight"][3:].any()
+        mean = honest.mean(dim=0)
+        assert cosine(leant.update, mean) < 0.8 and cosine(turned.update, mean) > 0.99
+
+
 def test_sparse_moves_krum_beyond_all_clients_where_it_is_sensitive_and_a_median_never():
     for seed in range(3):
         honest = honest_rows(seed, 8, 300, 2.0)
@@ -638,6 +671,8 @@ def test_in_a_federation(name):
         ("rop", {"location": 0.0, "reference": 0.0, "angle": 180.0}),
         ("concordant_flip", {"share": 0.45}),
         ("model_replacement", {"labels": "next", "factor": 2.0}),
+        ("leaning", {"cosine": -1.0}),
+        ("leaning", {"cosine": 1.0}),
     ],
 )
 def test_contract_with_other_hyperparameters(name, values):

@@ -79,6 +79,7 @@ def test_the_columns_that_count_are_shares(store: Store):
         assert scores[row, "÷ no attack"].values == tuple(w / u for w, u in zip(worst, unharmed, strict=True))
         mean = scores["fedavg", "none"].values
         assert scores[row, "÷ fedavg"].values == tuple(u / m for u, m in zip(unharmed, mean, strict=True))
+    assert outcome.table.best == max(scores[row, attack].mean or 0 for row, attack in scores if "÷" not in attack)
     kept = kept_scores(read_csv(outcome.files["cost.csv"]), "aggregator", "attack", "f1")
     assert [(score.row, score.column) for score in kept] == [(s.row, s.column) for s in outcome.table.scores]
     assert len(read_csv(outcome.files["cost-steps.csv"])) == 2 * len(STEPS)
@@ -89,6 +90,9 @@ def test_while_runs_are_missing_nothing_is_said_of_the_worst(store: Store, tmp_p
     empty = Store(tmp_path / "empty")
     first, second = SMALL.waves(REQUEST, empty)
     assert len(first) == 2 * len(STEPS) * 2 and second == [], "no step is known"
+    nothing = SMALL.outcome(REQUEST, empty, Machine(), lambda *_: None)
+    assert {score.row for score in nothing.table.scores} == {*SMALL.rows}, "the rows are there, with nothing in them"
+    assert not any(score.values for score in nothing.table.scores)
     more = dataclasses.replace(SMALL, columns={**SMALL.columns, "fang": {"attack": "fang"}})
     scores = {
         (s.row.partition(",")[0], s.column): s for s in more.outcome(REQUEST, store, Machine(), print).table.scores

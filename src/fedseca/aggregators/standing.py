@@ -34,13 +34,14 @@ class Standing(Aggregator):
         out  once q_k < `leave`, in again once q_k ≥ `back`; and out of this round if v_k < 0
         u_k  = τ·g_k/‖g_k‖, τ = median_k ‖g_k‖             directions of one length
         ū    = the mean of the u_k that are in
-        g̃    = ū/‖ū‖·min[‖ū‖, median_k ⟨u_k, ū⟩/‖ū‖]       as far as the median client goes along
-    At most K−h−1 are out, those of least q_k and of least v_k. Nobody is out without evidence: while nobody attacks it
-    is close to the mean of all. Attackers agree with each other, but are too few to be h others: each needs somebody
-    honest who agrees with it. No row is longer than τ, so that they move little even before they are out. Who is out is
-    judged on, and comes back as its updates do. Late in a training honest clients are at right angles to each other,
-    give or take: what is not δ below s·â proves nothing. Made for this package. Remembers two numbers for each client.
-    Cost: O(K²·D), two reads.
+        g̃    = ū/‖ū‖·min[‖ū‖, max[0, median_k ⟨u_k, ū⟩/‖ū‖]]   over those who are in: as far as most go along
+    Medians are the lower ones. At most K−h−1 are out: of those with too low a q_k the lowest, then those of least v_k.
+    While nobody attacks it is close to the mean of all directions. No row is longer than τ. Who is out is judged on,
+    and comes back as its updates do. Late in a training honest clients are at right angles to each other, give or take;
+    there δ bounds what a cosine proves. Its limit: B attackers who agree with each other need h−B+1 honest clients who
+    hardly disagree with them; where 2B + 1 = K that is one (the attack `leaning`). Ids have to be authenticated: a new
+    one begins with a clean record. Made for this package. Remembers two numbers for each client. Cost: O(K²·D), two
+    reads.
     """
 
     alone: ClassVar[dict[str, Any]] = {"memory": 0.0}
@@ -52,9 +53,7 @@ class Standing(Aggregator):
 
     memory: float = param(0.8, ge=0, lt=1, help="α: share of the old standing in the new one")
     share: float = param(0.25, gt=0, le=1, help="s: the share of a majority's agreement that is enough")
-    doubt: float = param(
-        0.1, gt=0, le=1, help="δ: so far below may a cosine be without being evidence against a client"
-    )
+    doubt: float = param(0.1, gt=0, le=1, help="δ: how far below s·â, at least, the evidence falls from 1 to 0")
     leave: float = param(1 / 3, ge=-1, le=1, help="a client is out once its standing is below; −1: never")
     back: float = param(2 / 3, ge=-1, le=1, help="a client that is out is in again once its standing is as high")
     length: str = param("median", choices=("median", "mean"), help="of the result; mean: ‖ū‖, however few go along")

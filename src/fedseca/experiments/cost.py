@@ -53,7 +53,7 @@ class CostOfDefence(TableOfRuns):
         return super().only(list(dict.fromkeys([self.reference, *rows])))
 
     def runs(self, request: Request) -> list[Scenario]:
-        """Those that tell which steps are best; which others there are is not known before."""
+        """Those that tell which steps are best; the others depend on them."""
         return [run for step in STEPS for run in TableOfRuns.runs(self._unharmed(step), request)]
 
     def waves(self, request: Request, store: Store) -> Iterator[list[Scenario]]:
@@ -64,8 +64,10 @@ class CostOfDefence(TableOfRuns):
         """The table, and how each rule did with each step, as CSV; and the table as a picture."""
         tuned = self._tuned(request, store)
         attacked = self._attacked(tuned)
-        scores = self._scores(attacked.done(request, store))
-        about = About.of(TableOfRuns.runs(attacked, request), request.seeds)
+        columns = (_NO_ATTACK, _MEAN, _PRICE, _WORST, _LEFT, *(each for each in self.columns if each != _NO_ATTACK))
+        missing = [Score(row, column, ()) for row in self.rows if row not in attacked.rows for column in columns]
+        scores = self._scores(attacked.done(request, store)) + missing
+        about = About.of(TableOfRuns.runs(attacked, request) or self.runs(request), request.seeds)
         steps = replace(self.table(about, [each.score for each in tuned]), column_name=_STEP)
         table = self.table(about, scores)
         numbers = {
@@ -81,7 +83,7 @@ class CostOfDefence(TableOfRuns):
             f"{_PRICE}: F1 without an attack, beside {self.reference}'s",
             f"{_WORST}: the least under an attack; {_LEFT}: beside the rule's own without one",
         ]
-        return replace(table, setting=[*table.setting, *said])
+        return replace(table, setting=[*table.setting, *said], shares=(_PRICE, _LEFT))
 
     def figures(self, kept: Files) -> dict[str, Any]:
         scores = kept_scores(read_csv(kept[f"{self.name}.csv"]), self.row_name, self.column_name, self.metric)
@@ -101,7 +103,7 @@ class CostOfDefence(TableOfRuns):
         return found
 
     def _attacked(self, tuned: Sequence[_Tuned]) -> CostOfDefence:
-        """Every row with its best step, of equally good ones the shortest; a row that none is known of is left out."""
+        """Every row with its best step, of equally good ones the shortest; a row without any has none."""
         best: dict[str, _Tuned] = {}
         for each in tuned:
             if each.row not in best or fmean(each.score.values) > fmean(best[each.row].score.values):

@@ -90,7 +90,7 @@ class Experiment(ABC):
         """What has to be run before there is an outcome, each once."""
 
     def waves(self, request: Request, store: Store) -> Iterator[list[Scenario]]:
-        """The same one wave after the other: which runs are next may depend on what those before gave."""
+        """The same runs, in waves: what the next wave is may depend on what those before it gave."""
         yield self.runs(request)
 
     @abstractmethod

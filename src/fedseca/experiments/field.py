@@ -39,7 +39,7 @@ THREATS: dict[str, tuple[str, ...]] = {
     "copies": ("mimic", "noisy_mimic"),
     "next to nothing": ("shrink",),
     "wrong data": ("labelflip", "backdoor"),
-    "made against one rule": ("fang_krum", "fang_trim", "concordant_flip"),
+    "made against one rule": ("fang_krum", "fang_trim", "concordant_flip", "leaning"),
     "knows the rule and asks it": ("minmax", "opt_alie", "opt_ipm", "strongest"),
 }
 """What an attacker may be up to, and the attacks that try it."""

@@ -80,6 +80,8 @@ class ResultTable:
     coloured: bool = True
     """Whether the numbers are scores, which the paper's colours judge."""
     paper_setting: str = ""
+    shares: Sequence[str] = ()
+    """Columns that are shares of others, and are not the best of the scores."""
 
     @property
     def rows(self) -> list[str]:
@@ -98,7 +100,7 @@ class ResultTable:
 
     @property
     def best(self) -> float:
-        return max((score.mean for score in self.scores if score.mean is not None), default=1.0)
+        return max((s.mean for s in self.scores if s.mean is not None and s.column not in self.shares), default=1.0)
 
     @property
     def paper_best(self) -> float:
