@@ -180,7 +180,7 @@ def test_standing(matrix, memory, share, doubt, length):
         assume(expected.length == 0 or expected.length > 1e-4)
         answer = ask(current, "standing", state, memory=memory, share=share, doubt=doubt, length=length)
         assert_close(answer.clients["agreement"], expected.agreements, 1e-7, 1.0)
-        assert_close(answer.clients["standing"], expected.standings, 1e-5, 1.0)
+        assert_close(answer.clients["record"], expected.standings, 1e-5, 1.0)
         assert_close(answer.clients["weight"], expected.weights, 1e-9, 1.0)
         assert_close(answer.update, expected.update, 1e-5, size(current))
         assert set(answer.suspects) == {i for i, o in zip(ids_of(9), expected.out, strict=False) if o}
@@ -197,7 +197,7 @@ def test_standing_is_the_mean_of_directions_while_everybody_agrees():
     answer = ask(honest, "standing", length="mean")
     lengths = honest.norm(dim=1, keepdim=True)
     assert torch.allclose(answer.update, (honest / lengths).mean(dim=0) * lengths.median())
-    assert answer.clients["standing"].tolist() == [1.0] * 5 and answer.suspects == ()
+    assert answer.clients["record"].tolist() == [1.0] * 5 and answer.suspects == ()
 
 
 def test_standing_leaves_attackers_out_at_once_and_calls_them_malicious_once_they_have_lost_it():
@@ -246,7 +246,7 @@ def test_standing_is_not_lengthened_by_clients_that_push_forwards():
 
 def test_standing_goes_nowhere_where_clients_cancel_out_and_judges_them_alike():
     answer = ask(rows_of([1, 0], [-1, 0]), "standing")
-    assert not answer.update.any() and answer.clients["standing"].tolist() == pytest.approx([0.6, 0.6])
+    assert not answer.update.any() and answer.clients["record"].tolist() == pytest.approx([0.6, 0.6])
     assert answer.clients["weight"].tolist() == [0.5, 0.5] and answer.suspects == ()
 
 

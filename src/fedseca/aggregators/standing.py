@@ -48,7 +48,7 @@ class Standing(Aggregator):
     diagnostics = (
         WEIGHT,
         diagnostic("agreement", symbol="a", help="the h-th largest of its cosines with the others"),
-        diagnostic("standing", symbol="q", help="how well it has agreed so far, from −1 to 1; out if that is too low"),
+        diagnostic("record", symbol="q", help="how well it has agreed so far, from −1 to 1; out if that is too low"),
     )
 
     memory: float = param(0.8, ge=0, lt=1, help="α: share of the old standing in the new one")
@@ -85,7 +85,7 @@ class Standing(Aggregator):
 
         kept = dict(zip(updates.client_ids, torch.stack([standing, out.double()], dim=1), strict=True))
         suspects = tuple(client for client, is_out in zip(updates.client_ids, out.tolist(), strict=True) if is_out)
-        said = {"weight": weight, "agreement": agreement, "standing": standing}
+        said = {"weight": weight, "agreement": agreement, "record": standing}
         return Aggregation(update, said, remembered(state, STANDING, kept, self.forget_after), suspects)
 
     def evidence(self, agreement: Tensor) -> Tensor:
