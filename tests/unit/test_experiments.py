@@ -469,7 +469,12 @@ KEPT = sorted(file for file in RESULTS.glob("*/*.csv") if file.stem in TABLES)
 def test_every_published_table_can_be_drawn_again(file):
     kept = {each.name: each.read_bytes() for each in file.parent.iterdir() if each.suffix in (".csv", ".json")}
     figures = TABLES[file.stem].figures(kept)
-    preset = file.parent.name.removeprefix(f"{file.stem}-").removeprefix("one_voice-").removesuffix("-seeds")
+    preset = (
+        file.parent.name.removeprefix(f"{file.stem}-")
+        .removeprefix("one_voice-")
+        .removesuffix("-seeds")
+        .removesuffix("-600")
+    )
     data = PRESETS[preset].get("dataset", "digits")
     assert all(data in words_of(figure) for figure in figures.values())
     assert file.stem == "similarity" or f"{file.stem}.png" in figures
