@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from fedseca.experiments.experiment import Done, Files, OnStep, Request, TableOfRuns, success_of
 from fedseca.experiments.machine import Machine
 from fedseca.experiments.plots import heat_map
-from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, kept_scores, read_csv
+from fedseca.experiments.results import About, Outcome, ResultTable, Score, as_csv, kept_scores, or_zero, read_csv
 from fedseca.experiments.store import Store
 from fedseca.federation import History, Scenario
 from fedseca.federation.presets import Changes
@@ -123,7 +122,7 @@ class CostOfDefence(TableOfRuns):
             whole = all(len(histories) == len(own) for histories in attacked.values())
             by_seed = zip(*map(self._values, attacked.values()), strict=True) if whole else ()
             worst = tuple(min(values) for values in by_seed)
-            means = tuple(fmean(map(_or_zero, history.f1)) for history in unharmed)
+            means = tuple(fmean(map(or_zero, history.f1)) for history in unharmed)
             found += [
                 Score(label, _NO_ATTACK, own, runs=_ids(unharmed)),
                 Score(label, _MEAN, means),
@@ -141,12 +140,7 @@ class CostOfDefence(TableOfRuns):
         return tuple(map(self._score, histories))
 
     def _score(self, history: History) -> float:
-        return _or_zero(history.last(self.metric, self.last))
-
-
-def _or_zero(value: float | None) -> float:
-    """A model that is not finite has the score 0."""
-    return 0.0 if value is None or math.isnan(value) else value
+        return or_zero(history.last(self.metric, self.last))
 
 
 def _shares(values: Sequence[float], of: Sequence[float]) -> tuple[float, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ from fedseca.aggregators import AGGREGATORS
 from fedseca.attacks import ATTACKS
 from fedseca.errors import InputError, ParameterError
 from fedseca.experiments.experiment import Cell, Request, TableOfRuns
-from fedseca.experiments.results import About, ResultTable, Score
+from fedseca.experiments.results import About, ResultTable, Score, or_zero
 from fedseca.federation import Scenario
 from fedseca.federation.presets import Changes, preset_named
 
@@ -76,7 +75,7 @@ def by_threat(scores: Sequence[Score]) -> dict[str, list[tuple[str, float]]]:
         worst: dict[str, list[float]] = {}
         for score in scores:
             if score.column in under and score.mean is not None:
-                worst.setdefault(score.row, []).append(_or_zero(score.mean))
+                worst.setdefault(score.row, []).append(or_zero(score.mean))
         complete = [(row, min(means)) for row, means in worst.items() if len(means) == len(under)]
         found[threat] = sorted(complete, key=lambda each: -each[1])
     return found
@@ -97,11 +96,7 @@ def _worst(row: str, attacked: Sequence[Score], seeds: int) -> Score:
     if not attacked or any(len(score.values) != seeds for score in attacked):
         return Score(row, WORST, ())
     by_seed = zip(*(score.values for score in attacked), strict=True)
-    return Score(row, WORST, tuple(min(map(_or_zero, values)) for values in by_seed))
-
-
-def _or_zero(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
+    return Score(row, WORST, tuple(min(map(or_zero, values)) for values in by_seed))
 
 
 def _fits(row: str, setting: Mapping[str, Any]) -> bool:

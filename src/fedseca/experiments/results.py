@@ -222,6 +222,11 @@ def read_csv(content: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content.decode())))
 
 
+def or_zero(value: float | None) -> float:
+    """What counts of a score: a model that is not finite has 0."""
+    return 0.0 if value is None or math.isnan(value) else value
+
+
 def short(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
